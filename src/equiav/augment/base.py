@@ -1,0 +1,73 @@
+"""What an augmentation is: drawn parameters, the vector that describes them, the change they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Parameters drawn for a batch, on the CPU: whether each sample is changed, and by how much.
+
+    `values` are in units of the whole input (fractions of its length, height, width), so that drawing needs no
+    tensor; rows that are off hold the augmentation's default.
+    """
+
+    on: Bool[Tensor, " batch"]
+    values: Float[Tensor, "batch parameters"]
+
+    def __len__(self) -> int:
+        return len(self.on)
+
+    def rows(self, start: int, stop: int) -> Draw:
+        """The draws of samples `start` up to `stop`."""
+        return Draw(self.on[start:stop], self.values[start:stop])
+
+
+@runtime_checkable
+class Augmentation(Protocol):
+    """One augmentation: what it was told, what it writes into the vector and what it does cannot disagree."""
+
+    slots: ClassVar[tuple[str, ...]]
+
+    def sample(self, batch: int, rng: torch.Generator) -> Draw:
+        """Draws parameters for `batch` samples."""
+        ...
+
+    def encode(self, draw: Draw) -> Float[Tensor, "batch slots"]:
+        """The part of the vector t that describes the draw, one column per slot."""
+        ...
+
+    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+        """The batch x, changed as drawn; never in place."""
+        ...
+
+
+def coins(batch: int, p: float, rng: torch.Generator) -> Bool[Tensor, " batch"]:
+    """One coin per sample, heads with probability p."""
+    return torch.rand(batch, generator=rng) < p
+
+
+def uniform(low: float, high: float, shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    """Uniform numbers in [low, high)."""
+    return torch.rand(shape, generator=rng) * (high - low) + low
+
+
+def keep_on(on: Bool[Tensor, " batch"], values: Tensor, default: float = 0.0) -> Tensor:
+    """`values` where the coin fell on heads, the default elsewhere."""
+    return torch.where(on[:, None], values, default)
+
+
+def with_flag(draw: Draw) -> Tensor:
+    """The usual code: the flag, then the values as drawn."""
+    return torch.cat([draw.on[:, None].float(), draw.values], dim=1)
+
+
+def chosen(on: Bool[Tensor, " batch"], like: Tensor) -> Tensor:
+    """Indices of the samples that are on, on the device of `like`; the draw is on the CPU, so nothing waits."""
+    return on.nonzero()[:, 0].to(like.device)

@@ -1,0 +1,208 @@
+"""The recipe: a frozen tree of plain values, read from YAML, stored with every checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from equiav.errors import ConfigError
+
+Positive = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EncoderConfig(_Section):
+    """Size of both encoders: a name, or width, depth and heads."""
+
+    size: Literal["base", "small", "tiny", "micro"] | None = "base"
+    width: Positive | None = None
+    depth: Positive | None = None
+    heads: Positive | None = None
+    mlp_ratio: PositiveFloat = 4.0
+    norm_eps: PositiveFloat = 1e-6
+    norm_augmented: bool = False
+
+    @model_validator(mode="after")
+    def _named_or_explicit(self) -> EncoderConfig:
+        explicit = [self.width, self.depth, self.heads]
+        if self.size is None and None in explicit:
+            raise ValueError("give a size, or all of width, depth and heads")
+        if self.size is not None and any(value is not None for value in explicit):
+            raise ValueError("width, depth and heads need size: null")
+        if self.width is not None and self.heads is not None and (self.width % self.heads or self.width % 4):
+            raise ValueError(f"width {self.width} must be a multiple of 4 and of heads {self.heads}")
+        return self
+
+
+class PredictorConfig(_Section):
+    """The transformation predictor u."""
+
+    kind: Literal["attention", "linear", "hypernetwork"] = "attention"
+    query_width: Positive = 256
+    heads: Positive = 8
+    head_width: Positive = 64
+    bases: Positive = 16
+
+
+class HeadsConfig(_Section):
+    """The projection heads g."""
+
+    hidden: Positive = 2048
+    inter: Positive = 512
+    intra: Positive = 512
+
+
+class ModelConfig(_Section):
+    """Encoders, predictor, heads."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    predictor: PredictorConfig = PredictorConfig()
+    heads: HeadsConfig = HeadsConfig()
+
+
+class ClassifierConfig(_Section):
+    """A classifier on the encoders; projections exist in released checkpoints only."""
+
+    mode: Literal["audio", "visual", "audiovisual"]
+    classes: Positive
+    projection: Literal["none", "linear", "mlp"] = "none"
+
+
+class AudioConfig(_Section):
+    """The spectrogram: rows, bands, patch, and the statistics it is standardised with."""
+
+    sample_rate: Positive = 16000
+    frames: Positive = 1024
+    bins: Positive = 128
+    patch: Positive = 16
+    padding: Literal["floor", "zero"] = "floor"
+    mean: float = -4.346
+    std: PositiveFloat = 4.332
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> AudioConfig:
+        if self.frames % self.patch or self.bins % self.patch:
+            raise ValueError(f"{self.frames} x {self.bins} is not a multiple of the patch {self.patch}")
+        return self
+
+
+class VisualConfig(_Section):
+    """The picture: side and patch in pixels."""
+
+    size: Positive = 224
+    patch: Positive = 16
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> VisualConfig:
+        if self.size % self.patch:
+            raise ValueError(f"{self.size} is not a multiple of the patch {self.patch}")
+        return self
+
+
+Range = tuple[float, float]
+
+
+class AudioAugmentConfig(_Section):
+    """Ranges of the spectrogram's augmentations."""
+
+    crop_area: Range = (0.08, 1.0)
+    crop_aspect: Range = (0.8, 1.5)
+    jitter: tuple[float, float] = (0.4, 0.4)
+    blur_sigma: Range = (0.1, 2.0)
+    mask_time: Share = 192 / 1024
+    mask_frequency: Share = 48 / 128
+
+
+class VisualAugmentConfig(_Section):
+    """Ranges of the picture's augmentations."""
+
+    crop_area: Range = (0.08, 1.0)
+    crop_aspect: Range = (3 / 4, 4 / 3)
+    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
+    blur_sigma: Range = (0.1, 2.0)
+
+
+class AugmentConfig(_Section):
+    """Layout of the vectors, and the ranges they are drawn from. `released` is for imported checkpoints."""
+
+    layout: Literal["paper", "released"] = "paper"
+    audio: AudioAugmentConfig = AudioAugmentConfig()
+    visual: VisualAugmentConfig = VisualAugmentConfig()
+
+
+class BankConfig(_Section):
+    """The fixed vectors that evaluation uses for the centroid."""
+
+    size: Positive = 64
+    seed: int = 0
+
+
+class Config(_Section):
+    """A whole recipe."""
+
+    model: ModelConfig = ModelConfig()
+    classifier: ClassifierConfig | None = None
+    audio: AudioConfig = AudioConfig()
+    visual: VisualConfig = VisualConfig()
+    augment: AugmentConfig = AugmentConfig()
+    bank: BankConfig = BankConfig()
+    representation: Literal["centroid", "pooled"] = "centroid"
+    seed: int = 0
+
+
+def parse_config(tree: Any, where: str) -> Config:
+    """A checked recipe from plain data; `where` names it in messages."""
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{where}: a recipe is a mapping of sections, got {type(tree).__name__}")
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "recipe"
+        reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        raise ConfigError(f"{where}: {key}: {reason}{more}") from error
+
+
+def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:
+    """Reads a recipe and applies `key.sub=value` overrides, values read as YAML."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: a recipe is a mapping of sections, got {type(tree).__name__}")
+    for override in overrides:
+        _override(tree, override)
+    return parse_config(tree, str(path))
+
+
+def _override(tree: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{override!r}: an override is key=value, for instance train.steps=100")
+    *sections, last = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{override!r}: {section} is a value, not a section")
+    try:
+        tree[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{override!r}: {value!r} is not a YAML value") from error
+
+
+def dump_config(config: Config) -> str:
+    """The whole recipe as YAML, defaults written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

@@ -1,0 +1,67 @@
+"""Rank, world size, and the gather that lets gradients through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def active() -> bool:
+    """Whether a process group has been set up."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    """Number of this process, 0 when alone."""
+    return dist.get_rank() if active() else 0
+
+
+def world_size() -> int:
+    """How many processes train together, 1 when alone."""
+    return dist.get_world_size() if active() else 1
+
+
+class _Gather(torch.autograd.Function):
+    """Concatenates the rows of all ranks; backward adds what every rank's loss says about this rank's rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, x.contiguous())
+        ctx.rows = len(x)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        total = grad.contiguous().clone()
+        dist.all_reduce(total)  # gloo has no reduce-scatter
+        start = dist.get_rank() * ctx.rows
+        return total[start : start + ctx.rows]
+
+
+def gather(x: Tensor) -> Tensor:
+    """All ranks' rows in rank order, with gradient; x itself when there is one process.
+
+    Every rank then computes the same loss, so the gradient of its own rows arrives once per rank; the mean that
+    DDP takes over ranks removes exactly that factor. Losses and gradients equal those of one large batch.
+    """
+    return _Gather.apply(x) if world_size() > 1 else x  # type: ignore[no-any-return]
+
+
+def barrier() -> None:
+    """Waits for all ranks; returns at once when alone."""
+    if world_size() > 1:
+        dist.barrier()
+
+
+def broadcast_flag(value: bool) -> bool:
+    """Whether any rank says yes: all ranks agree on the answer."""
+    if world_size() == 1:
+        return value
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    flag = torch.tensor(int(value), device=device)
+    dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+    return bool(flag.item())

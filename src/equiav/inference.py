@@ -1,0 +1,82 @@
+"""Trained models for use: load_model; imports nothing of training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equiav.build import build_bank, build_filter_bank, build_model
+from equiav.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from equiav.config import Config
+from equiav.errors import CheckpointError, WeightsError
+from equiav.media.image import normalise, square, to_float
+from equiav.media.spectrogram import standardise
+from equiav.models.equiav import EquiAV
+from equiav.models.weights import load_strict
+from equiav.types import Modality
+
+BANK = "bank."
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in evaluation mode with its recipe and its fixed banks of augmentation vectors."""
+
+    model: EquiAV
+    config: Config
+    banks: dict[Modality, Tensor]
+    meta: dict[str, Any]
+
+    @torch.inference_mode()
+    def embed_spectrograms(self, spectrograms: Tensor) -> Tensor:
+        """Unnormalised embeddings of standardised spectrograms (N, 1, T, F)."""
+        return self.model.audio.embed(spectrograms, self.banks[Modality.AUDIO], self.config.representation)
+
+    @torch.inference_mode()
+    def embed_pictures(self, pictures: Tensor) -> Tensor:
+        """Unnormalised embeddings of normalised pictures (N, 3, H, W)."""
+        return self.model.visual.embed(pictures, self.banks[Modality.VISUAL], self.config.representation)
+
+    def spectrograms(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Waveforms (N, samples) as the audio encoder wants them: standardised (N, 1, T, F)."""
+        audio = self.config.audio
+        energies = build_filter_bank(audio)(waveforms, lengths)
+        return standardise(energies, audio.mean, audio.std)[:, None]
+
+    def pictures(self, frames: Tensor) -> Tensor:
+        """Frames (N, 3, H, W), uint8, as the visual encoder wants them: square and normalised."""
+        return normalise(to_float(square(frames, self.config.visual.size)))
+
+
+def load_model(path: str | Path, device: str = "cpu") -> LoadedModel:
+    """Loads a checkpoint folder for use."""
+    path = Path(path)
+    checkpoint = load_checkpoint(path)
+    if checkpoint.config.classifier is not None:
+        raise CheckpointError(f"{path}: holds a classifier, not a model with a shared space")
+    return from_checkpoint(checkpoint, path, device)
+
+
+def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> LoadedModel:
+    """The model of a checkpoint already read; `path` is for messages."""
+    banks = {m: checkpoint.weights.get(BANK + m.value) for m in Modality}
+    weights = {key: value for key, value in checkpoint.weights.items() if not key.startswith(BANK)}
+    model = build_model(checkpoint.config)
+    try:
+        load_strict(model, weights, str(path))
+    except WeightsError as error:
+        raise CheckpointError(str(error)) from error
+    kept = {m: bank.to(device) for m, bank in banks.items() if bank is not None}
+    if len(kept) < len(banks):
+        raise CheckpointError(f"{path}: lacks its banks of augmentation vectors")
+    return LoadedModel(model.to(device).eval(), checkpoint.config, kept, checkpoint.meta)
+
+
+def save_model(path: Path, config: Config, weights: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    """Writes a checkpoint of EquiAV weights together with the banks that evaluation will use."""
+    banks = {BANK + m.value: build_bank(config, m) for m in Modality}
+    save_checkpoint(path, config, {**weights, **banks}, meta)

@@ -1,0 +1,1 @@
+"""The losses of the paper as functions of embeddings."""

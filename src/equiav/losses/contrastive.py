@@ -1,0 +1,63 @@
+"""nt_xent, equimod, info_nce: contrastive losses over the whole (gathered) batch.
+
+Under torchrun each gathers the embeddings of all ranks with gradient, so that value and gradient are those of one
+process with the whole batch. All three share the negatives of Eq. (8); they differ in what the denominator holds.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from equiav.distributed import gather
+from equiav.errors import ShapeError
+
+Embedding = Float[Tensor, "batch width"]
+Scalar = Float[Tensor, ""]
+
+
+def _pair(a: Tensor, b: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """Both sides, checked, gathered and scaled to unit length."""
+    if a.shape != b.shape or a.ndim != 2:
+        raise ShapeError(f"a contrastive loss wants two (N, D) batches, got {tuple(a.shape)} and {tuple(b.shape)}")
+    if tau <= 0:
+        raise ValueError(f"temperature must be positive, got {tau}")
+    # Normalise first: the gather then moves what is used, and its backward stays short.
+    return gather(F.normalize(a, dim=-1)), gather(F.normalize(b, dim=-1))
+
+
+def _similarities(z_hat: Tensor, z_aug: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+    """Similarities / tau of all 2N embeddings, -inf on the diagonal, and the index of each one's positive."""
+    z = torch.cat(_pair(z_hat, z_aug, tau))
+    logits = (z @ z.T / tau).fill_diagonal_(float("-inf"))
+    n = len(z) // 2
+    positives = torch.arange(2 * n, device=z.device).roll(n)
+    return logits, positives
+
+
+def nt_xent(z_hat: Embedding, z_aug: Embedding, tau: float) -> Scalar:
+    """Intra-modal loss L^intra, Eq. (10): the mean of Eq. (9) with either side as anchor.
+
+    The positive is part of the denominator; `equimod` leaves it out.
+    """
+    return F.cross_entropy(*_similarities(z_hat, z_aug, tau))
+
+
+def equimod(z_hat: Embedding, z_aug: Embedding, tau: float) -> Scalar:
+    """EquiMod's loss, Eqs. (A), (B): as `nt_xent`, without the positive in the denominator."""
+    logits, positives = _similarities(z_hat, z_aug, tau)
+    if len(logits) < 4:
+        raise ShapeError("the EquiMod loss has no negatives in a batch of one; use a larger batch or nt_xent")
+    positive = logits.gather(1, positives[:, None])
+    negatives = logits.scatter(1, positives[:, None], float("-inf"))
+    return (negatives.logsumexp(dim=1) - positive[:, 0]).mean()
+
+
+def info_nce(z_a: Embedding, z_v: Embedding, tau: float) -> Scalar:
+    """Inter-modal loss L^inter, Eq. (15): the mean of Eq. (14) with either side as anchor."""
+    a, v = _pair(z_a, z_v, tau)
+    logits = a @ v.T / tau
+    pairs = torch.arange(len(a), device=a.device)
+    return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2

@@ -1,0 +1,1 @@
+"""Media in: decoding, clips, spectrograms, pictures."""

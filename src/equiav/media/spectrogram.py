@@ -1,0 +1,116 @@
+"""Kaldi-compatible log-mel filter bank: waveforms of unequal length in, (N, frames, bins) out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from equiav.errors import ShapeError
+
+WINDOW_SECONDS = 0.025
+HOP_SECONDS = 0.010
+PREEMPHASIS = 0.97
+LOWEST_HZ = 20.0
+# Kaldi's floor: the logarithm of float32's epsilon, which is also what silence gives.
+FLOOR = torch.finfo(torch.float32).eps
+LOG_FLOOR = -15.942385  # log(FLOOR)
+
+Padding = Literal["floor", "zero"]
+
+
+@dataclass(frozen=True)
+class FilterBank:
+    """Shape of a spectrogram: `frames` rows of `bins` mel bands, 25 ms Hanning windows every 10 ms.
+
+    Shorter sounds are padded after the filter bank, longer ones cut. `padding` is "floor" (silence) or "zero" (what
+    released checkpoints were trained with).
+    """
+
+    sample_rate: int = 16000
+    frames: int = 1024
+    bins: int = 128
+    padding: Padding = "floor"
+
+    @property
+    def window(self) -> int:
+        """Samples in a window."""
+        return int(self.sample_rate * WINDOW_SECONDS)
+
+    @property
+    def hop(self) -> int:
+        """Samples from one window to the next."""
+        return int(self.sample_rate * HOP_SECONDS)
+
+    def rows(self, lengths: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+        """How many rows of each spectrogram come from sound; the rest is padding."""
+        whole = torch.div(lengths - self.window, self.hop, rounding_mode="floor") + 1
+        return whole.clamp(0, self.frames)
+
+    def __call__(
+        self, waveforms: Float[Tensor, "n samples"], lengths: Int[Tensor, " n"] | None = None
+    ) -> Float[Tensor, "n frames bins"]:
+        """Log-mel energies of waveforms in [-1, 1]; of row i only the first lengths[i] samples count."""
+        if waveforms.ndim != 2:
+            raise ShapeError(f"waveforms must be (N, samples), got {tuple(waveforms.shape)}")
+        if lengths is None:
+            lengths = torch.full((len(waveforms),), waveforms.shape[1], device=waveforms.device)
+        if len(lengths) and int(lengths.min()) < self.window:
+            raise ShapeError(f"a waveform of {int(lengths.min())} samples is shorter than a window of {self.window}")
+        used = self.window + self.hop * (self.frames - 1)
+        # The mean is that of the whole sound, also of the part that is cut off.
+        waveforms = _remove_mean(waveforms, lengths)[:, :used]
+        energies = self._energies(waveforms)
+        keep = torch.arange(energies.shape[1], device=waveforms.device) < self.rows(lengths)[:, None]
+        fill = LOG_FLOOR if self.padding == "floor" else 0.0
+        energies = energies.masked_fill(~keep[:, :, None], fill)
+        return F.pad(energies, (0, 0, 0, self.frames - energies.shape[1]), value=fill)
+
+    def _energies(self, waveforms: Tensor) -> Tensor:
+        windows = waveforms.unfold(1, self.window, self.hop)
+        windows = windows - windows.mean(dim=2, keepdim=True)
+        # Pre-emphasis inside each window; its first sample precedes itself.
+        before = torch.cat([windows[:, :, :1], windows[:, :, :-1]], dim=2)
+        hanning = torch.hann_window(self.window, periodic=False, dtype=windows.dtype, device=windows.device)
+        windows = torch.sub(windows, before, alpha=PREEMPHASIS).mul_(hanning)
+        size = 1 << (self.window - 1).bit_length()
+        spectrum = torch.view_as_real(torch.fft.rfft(windows, n=size)).square().sum(dim=-1)
+        bank = mel_bank(self.bins, size, self.sample_rate).to(spectrum)
+        return (spectrum @ bank).clamp_(min=FLOOR).log_()
+
+
+def _remove_mean(waveforms: Tensor, lengths: Tensor) -> Tensor:
+    inside = torch.arange(waveforms.shape[1], device=waveforms.device) < lengths[:, None]
+    total = torch.where(inside, waveforms, 0.0).sum(dim=1)
+    return waveforms - (total / lengths)[:, None]
+
+
+def _mel(hertz: Tensor) -> Tensor:
+    return 1127.0 * torch.log1p(hertz / 700.0)
+
+
+@lru_cache(maxsize=8)
+def mel_bank(bins: int, fft_size: int, sample_rate: int) -> Float[Tensor, "half bins"]:
+    """Triangles evenly spaced in mel between 20 Hz and the Nyquist frequency, one column per band."""
+    edges = _mel(torch.tensor([LOWEST_HZ, sample_rate / 2], dtype=torch.float64))
+    step = (edges[1] - edges[0]) / (bins + 1)
+    left = edges[0] + torch.arange(bins, dtype=torch.float64) * step
+    mel = _mel(torch.arange(fft_size // 2, dtype=torch.float64) * sample_rate / fft_size)[:, None]
+    rise, fall = (mel - left) / step, (left + 2 * step - mel) / step
+    bank = torch.minimum(rise, fall).clamp(min=0)
+    return F.pad(bank, (0, 0, 0, 1)).float()  # Kaldi ignores the Nyquist bin
+
+
+def standardise(spectrogram: Tensor, mean: float, std: float) -> Tensor:
+    """(x - mean) / std with the statistics of the dataset."""
+    return (spectrogram - mean) / std
+
+
+def power_range(spectrogram: Float[Tensor, "t f"]) -> tuple[float, float]:
+    """Sensible colour limits for showing a log-mel spectrogram."""
+    return float(spectrogram.quantile(0.02)), float(spectrogram.quantile(0.998))

@@ -1,0 +1,72 @@
+"""Transformer blocks with timm's key names."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Tokens = Float[Tensor, "batch tokens width"]
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one fused projection for q, k, v."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"width {width} is not a multiple of {heads} heads")
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tokens) -> Tokens:
+        """Every token looks at every token."""
+        batch, tokens, width = x.shape
+        qkv = self.qkv(x).view(batch, tokens, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, tokens, width / heads)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(mixed.transpose(1, 2).reshape(batch, tokens, width))  # type: ignore[no-any-return]
+
+
+class Mlp(nn.Module):
+    """Two linear layers with a GELU between."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Acts on the last axis."""
+        return self.fc2(F.gelu(self.fc1(x)))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """Pre-norm transformer block."""
+
+    def __init__(self, width: int, heads: int, mlp_ratio: float, eps: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=eps)
+        self.attn = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width, eps=eps)
+        self.mlp = Mlp(width, round(width * mlp_ratio))
+
+    def forward(self, x: Tokens) -> Tokens:
+        """Attention, then MLP, each added to its input."""
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+
+
+def initialise(module: nn.Module, rng: torch.Generator) -> None:
+    """Xavier-uniform weights, zero biases, as MAE's ViT; a function of the generator alone."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Conv2d):
+            # A patch kernel is a matrix: fan-in is all of a patch.
+            nn.init.xavier_uniform_(part.weight.view(len(part.weight), -1), generator=rng)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+        elif isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)

@@ -1,0 +1,203 @@
+"""The authors' released checkpoints, pre-training and fine-tuning: into our names and back, the same function."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from equiav.errors import WeightsError
+from equiav.models.classifier import Mode
+from equiav.models.vit import Size, sincos_positions
+from equiav.models.weights import State, cast
+
+PREFIX = "__M__."
+PATCH = 16
+FREQUENCY_ROWS = 8  # fixed in the released code: 128 mel bins
+HEAD_WIDTH = 64
+BRANCHES = {"a": "audio", "v": "visual"}
+
+# Beginnings of released names and of ours within a branch; {m} is the modality's letter.
+_NAMES = (
+    ("patch_embed_{m}.", "f.patch_embed."),
+    ("blocks_{m}.", "f.blocks."),
+    ("norm_{m}.", "f.norm."),
+    ("norm_{m}_aug.", "f.norm_augmented."),
+    ("aug_encoder_{m}.", "u.f_t."),
+    ("cross_attn_{m}.norm_aug.", "u.norm_t."),
+    ("cross_attn_{m}.attn.to_", "u.to_"),
+    ("cross_attn_{m}.norm.", "u.norm."),
+    ("cross_attn_{m}.mlp.", "u.mlp."),
+    ("pred_{m}_intra.", "g_intra."),
+    ("pred_{m}_inter.", "g_inter."),
+)
+_UNUSED = re.compile(r"^(blocks_[av]\.\d+\.norm[12]_[av]\.(weight|bias)|__L_(inter|intra)__\.tau)$")
+
+
+@dataclass(frozen=True)
+class ReleasedSizes:
+    """What the shapes of a released checkpoint say about the model it belongs to."""
+
+    encoder: Size
+    frames: int
+    image: int
+    mlp_ratio: float
+    query_width: int = 256
+    head_hidden: int = 2048
+    inter_out: int = 512
+    intra_out: int = 512
+    classes: int = 0
+    projection: Literal["none", "linear", "mlp"] = "none"
+
+
+def kind_of_released(state: State) -> Literal["pretrained", "finetuned"] | None:
+    """Which of the authors' two models wrote these weights; None if neither."""
+    names = {key.removeprefix(PREFIX) for key in state}
+    if "patch_embed_a.proj.weight" not in names:
+        return None
+    return "finetuned" if "mlp_head.0.weight" in names else "pretrained"
+
+
+def _stripped(state: State, dtype: torch.dtype | None = None) -> State:
+    """Without prefix and never-used keys."""
+    kept = {key.removeprefix(PREFIX): value for key, value in state.items()}
+    return cast({key: value for key, value in kept.items() if not _UNUSED.match(key)}, dtype)
+
+
+def released_sizes(state: State, heads: int | None = None) -> ReleasedSizes:
+    """Sizes read off the shapes; attention heads leave no trace there and are 64 wide unless given."""
+    state = _stripped(state)
+    try:
+        _, tokens_a, width = state["pos_embed_a"].shape
+        tokens_v = state["pos_embed_v"].shape[1]
+        hidden = len(state["blocks_a.0.mlp.fc1.weight"])
+    except (KeyError, ValueError) as error:
+        raise WeightsError(f"a released checkpoint must hold pos_embed_a, pos_embed_v and blocks_a ({error})") from error
+    depth = 1 + max(int(m[1]) for m in (re.match(r"blocks_a\.(\d+)\.", key) for key in state) if m)
+    size = Size(width, depth, heads or max(1, width // HEAD_WIDTH))
+    frames, image = tokens_a // FREQUENCY_ROWS * PATCH, round(tokens_v**0.5) * PATCH
+    return _head_sizes(ReleasedSizes(size, frames, image, hidden / width), state)
+
+
+def _head_sizes(sizes: ReleasedSizes, state: State) -> ReleasedSizes:
+    def rows(key: str, default: int) -> int:
+        return len(state[key]) if key in state else default
+
+    mlp = "pred_a_inter.fc3.weight" in state
+    finetuned = "mlp_head.0.weight" in state
+    return replace(
+        sizes,
+        query_width=rows("aug_encoder_a.0.weight", sizes.query_width),
+        head_hidden=rows("pred_a_inter.fc1.weight", sizes.head_hidden),
+        inter_out=rows("pred_a_inter.fc3.weight", rows("pred_a_inter.weight", sizes.inter_out)),
+        intra_out=rows("pred_a_intra.fc3.weight", sizes.intra_out),
+        classes=rows("mlp_head.0.weight", 0),
+        projection=("mlp" if mlp else "linear") if finetuned else "none",
+    )
+
+
+def _fold_patches(state: State, letter: str) -> None:
+    """Takes the modality vector into the patch bias; sums the audio kernel over its three equal channels."""
+    weight, bias, modality = (f"patch_embed_{letter}.proj.weight", f"patch_embed_{letter}.proj.bias", f"modality_{letter}")
+    lacking = [key for key in (weight, bias, modality) if key not in state]
+    if lacking:
+        raise WeightsError(f"the released checkpoint does not fit this model: missing {', '.join(lacking)}")
+    state[bias] = state[bias] + state.pop(modality).flatten()
+    if letter == "a":
+        if state[weight].ndim != 4 or state[weight].shape[1] != 3:
+            raise WeightsError(f"{weight} is {tuple(state[weight].shape)}; released spectrograms have three channels")
+        state[weight] = state[weight].sum(dim=1, keepdim=True)
+
+
+def _check_positions(state: State, letter: str) -> None:
+    """The released table is fixed; ours is rebuilt, so it must be the same one."""
+    table = state.pop(f"pos_embed_{letter}")[0].double()
+    tokens, width = table.shape
+    rows = FREQUENCY_ROWS if letter == "a" else round(tokens**0.5)
+    same = tokens % rows == 0 and width % 4 == 0
+    if same:
+        ours = sincos_positions(width, rows, tokens // rows).double()
+        same = torch.allclose(table, ours, atol=1e-5)
+    if not same:
+        raise WeightsError(f"pos_embed_{letter} is not the fixed sine-cosine table that released checkpoints have")
+
+
+def from_released(state: State, dtype: torch.dtype | None = None) -> State:
+    """A released checkpoint under our names: the same function, with one-channel audio patches."""
+    state = _stripped(state, dtype)
+    for letter in BRANCHES:
+        _fold_patches(state, letter)
+        _check_positions(state, letter)
+    return {_our_name(key): value for key, value in state.items()}
+
+
+def _our_name(key: str) -> str:
+    for letter, branch in BRANCHES.items():
+        for theirs, ours in _NAMES:
+            start = theirs.replace("{m}", letter)
+            if key.startswith(start):
+                return f"{branch}.{ours}{key.removeprefix(start)}"
+    return key
+
+
+def _released_name(key: str, letter: str) -> str:
+    for theirs, ours in _NAMES:
+        if key.startswith(ours):
+            return theirs.replace("{m}", letter) + key.removeprefix(ours)
+    raise WeightsError(f"{key} has no place in the released format")
+
+
+def to_released(state: State, frames: int, image: int) -> State:
+    """Our weights under the released names, never-used keys and position tables included: the same function.
+
+    The one-channel audio kernel is spread as a third over three channels; the modality vectors become zero, their
+    effect being part of the patch bias. A model without a norm of its own for augmented views gets a copy.
+    """
+    out: State = {}
+    for letter, branch in BRANCHES.items():
+        own = {k.removeprefix(f"{branch}."): v for k, v in state.items() if k.startswith(f"{branch}.")}
+        if "u.to_q.weight" not in own:
+            raise WeightsError("only models with the attention predictor can be written in the released format")
+        if own["f.patch_embed.proj.weight"].shape[-1] != PATCH:
+            raise WeightsError(f"released models have patches of {PATCH} x {PATCH}; this model has others")
+        out |= _branch_to_released(own, letter)
+        width = len(own["f.norm.weight"])
+        grid = (FREQUENCY_ROWS, frames // PATCH) if letter == "a" else (image // PATCH, image // PATCH)
+        out[f"pos_embed_{letter}"] = sincos_positions(width, *grid)[None]
+        out[f"modality_{letter}"] = torch.zeros(1, 1, width)
+    return {PREFIX + key: value.contiguous() for key, value in out.items()}
+
+
+def _branch_to_released(own: State, letter: str) -> State:
+    own = {"f.norm_augmented.weight": own["f.norm.weight"], "f.norm_augmented.bias": own["f.norm.bias"], **own}
+    if letter == "a":
+        own["f.patch_embed.proj.weight"] = own["f.patch_embed.proj.weight"].repeat(1, 3, 1, 1) / 3
+    out: State = {}
+    for key, value in own.items():
+        name = _released_name(key, letter)
+        out[name] = value
+        if re.match(r"f\.blocks\.\d+\.norm[12]\.", key):
+            # The released blocks carry twins of these norms that nothing reads; its loader asks for them.
+            twin = torch.ones_like(value) if key.endswith("weight") else torch.zeros_like(value)
+            out |= {re.sub(r"\.(norm[12])\.", rf".\1_{m}.", name): twin.clone() for m in BRANCHES}
+    return out
+
+
+def finetuned_from_released(state: State, mode: Mode, dtype: torch.dtype | None = None) -> State:
+    """A released fine-tuning checkpoint under the names of `Classifier`; what `mode` never uses is left out."""
+    out: State = {}
+    for key, value in from_released(state, dtype).items():
+        branch, _, rest = key.partition(".")
+        if branch == "mlp_head":
+            out[key.replace("mlp_head.0.", "head.")] = value
+        elif branch not in BRANCHES.values():
+            out[key] = value
+        elif mode not in (branch, "audiovisual"):
+            continue
+        elif rest.startswith("f."):
+            out[f"encoders.{branch}.{rest.removeprefix('f.')}"] = value
+        elif mode != "visual":  # visual-only classifies the pooled tokens directly
+            out[f"projections.{branch}.{rest.removeprefix('g_inter.')}"] = value
+    return out
