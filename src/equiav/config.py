@@ -146,17 +146,121 @@ class BankConfig(_Section):
     seed: int = 0
 
 
+class WeightsConfig(_Section):
+    """The lambdas of Eq. (16)."""
+
+    inter: NonNegative = 1.0
+    intra_audio: NonNegative = 1.0
+    intra_visual: NonNegative = 1.0
+
+
+class ObjectiveConfig(_Section):
+    """What is learnt: the paper's method by default, its ablations by choice."""
+
+    intra: Literal["equivariant", "invariant", "none"] = "equivariant"
+    inter: Literal["centroid", "original", "augmented", "equivariant"] = "centroid"
+    representations: Positive = 16
+    temperature: PositiveFloat = 0.07
+    loss: Literal["nt_xent", "equimod"] = "nt_xent"
+    weights: WeightsConfig = WeightsConfig()
+    strategy: Literal["joint", "alternating", "two_stage"] = "joint"
+
+    @model_validator(mode="after")
+    def _possible(self) -> ObjectiveConfig:
+        if self.intra == "none" and self.strategy != "joint":
+            raise ValueError(f"strategy {self.strategy} needs an intra-modal term")
+        if self.intra != "equivariant" and self.inter in ("centroid", "equivariant"):
+            raise ValueError(f"inter {self.inter} needs the predictor that only intra equivariant trains")
+        return self
+
+    @property
+    def representation(self) -> Literal["centroid", "pooled"]:
+        """What evaluation must use: the kind of embedding that was contrasted."""
+        return "centroid" if self.inter in ("centroid", "equivariant") else "pooled"
+
+
+class WorldConfig(_Section):
+    """The generated world: clips 0 up to `count` are for training, then validation, then test."""
+
+    kind: Literal["world"] = "world"
+    seed: int = 0
+    size: Positive = 48
+    seconds: PositiveFloat = 2.0
+    count: Positive = 5000
+    validation: Positive = 500
+    test: Positive = 500
+
+
+class ShardsConfig(_Section):
+    """Prepared videos: a folder written by `equiav prepare`."""
+
+    kind: Literal["shards"] = "shards"
+    path: str
+
+
+DataConfig = Annotated[WorldConfig | ShardsConfig, Field(discriminator="kind")]
+
+
+class OptimConfig(_Section):
+    """AdamW under warm-up and half a cosine; warm-up in epochs or in steps."""
+
+    rate: PositiveFloat = 1e-4
+    start_rate: NonNegative = 1e-6
+    final_rate: NonNegative = 1e-6
+    warmup_epochs: NonNegative | None = None
+    warmup_steps: Annotated[int, Field(ge=0)] | None = None
+    weight_decay: NonNegative = 1e-5
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    clip: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> OptimConfig:
+        if self.warmup_epochs is not None and self.warmup_steps is not None:
+            raise ValueError("give warmup_epochs or warmup_steps, not both")
+        return self
+
+
+class TrainConfig(_Section):
+    """How long and in what portions: `batch` counts the clips of one step over all processes.
+
+    With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
+    all clips of the batch stay negatives of each other.
+    """
+
+    batch: Positive = 256
+    micro_batch: Positive | None = None
+    epochs: PositiveFloat | None = None
+    steps: Positive | None = None
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    workers: Annotated[int, Field(ge=0)] = 2
+    log_every: Positive = 10
+    evaluate_every: Positive | None = None
+    checkpoint_every: Positive = 500
+    keep: Positive = 2
+
+    @model_validator(mode="after")
+    def _length(self) -> TrainConfig:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give epochs or steps, one of them")
+        return self
+
+
 class Config(_Section):
     """A whole recipe."""
 
+    data: DataConfig = WorldConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig(epochs=20)
     model: ModelConfig = ModelConfig()
     classifier: ClassifierConfig | None = None
     audio: AudioConfig = AudioConfig()
     visual: VisualConfig = VisualConfig()
     augment: AugmentConfig = AugmentConfig()
     bank: BankConfig = BankConfig()
-    representation: Literal["centroid", "pooled"] = "centroid"
     seed: int = 0
+    weights: str | None = None
 
 
 def parse_config(tree: Any, where: str) -> Config:

@@ -34,12 +34,12 @@ class LoadedModel:
     @torch.inference_mode()
     def embed_spectrograms(self, spectrograms: Tensor) -> Tensor:
         """Unnormalised embeddings of standardised spectrograms (N, 1, T, F)."""
-        return self.model.audio.embed(spectrograms, self.banks[Modality.AUDIO], self.config.representation)
+        return self.model.audio.embed(spectrograms, self.banks[Modality.AUDIO], self.config.objective.representation)
 
     @torch.inference_mode()
     def embed_pictures(self, pictures: Tensor) -> Tensor:
         """Unnormalised embeddings of normalised pictures (N, 3, H, W)."""
-        return self.model.visual.embed(pictures, self.banks[Modality.VISUAL], self.config.representation)
+        return self.model.visual.embed(pictures, self.banks[Modality.VISUAL], self.config.objective.representation)
 
     def spectrograms(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Waveforms (N, samples) as the audio encoder wants them: standardised (N, 1, T, F)."""

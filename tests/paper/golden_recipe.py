@@ -110,7 +110,13 @@ def inputs(golden):
     """Spectrograms (one channel), pictures, their augmented versions and the vectors of a golden file."""
     recipe = golden["recipe"]
     s = {**BASE, **golden["constructor"]}
-    n, frames, bins, side, b = recipe["batch"], s["audio_length"], s["num_mel_bins"], s["img_size"], recipe["image_block"]
+    n, frames, bins, side, b = (
+        recipe["batch"],
+        s["audio_length"],
+        s["num_mel_bins"],
+        s["img_size"],
+        recipe["image_block"],
+    )
     seeds, vectors, count = recipe["field_seeds"], recipe["vector_seeds"], recipe["representations"]
     out = {k: field(seeds[k], n, 1, frames, bins, frames // 16, bins // 8) for k in ("a", "a_aug")}
     out |= {k: field(seeds[k], n, 3, side, side, b, b) for k in ("v", "v_aug")}

@@ -53,9 +53,7 @@ def hue(x: Picture, shift: Factor) -> Picture:
     chroma = value - low
     safe = torch.where(chroma == 0, 1.0, chroma)
     r, g, b = x.unbind(dim=1)
-    sixth = torch.where(
-        value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe)
-    )
+    sixth = torch.where(value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe))
     sixth = sixth + 6 * shift[:, None, None]
     offset = sixth.new_tensor([5.0, 3.0, 1.0])[None, :, None, None]
     k = (offset + sixth[:, None]) % 6

@@ -18,13 +18,18 @@ from equiav.errors import ShapeError
 
 # Standardised log-mel values lie within about three deviations: these stand for black and white in the jitter.
 SPECTROGRAM_BOUNDS = (-3.0, 3.0)
+# Larger batches fall out of a processor's caches between one operation and the next.
+CPU_CHUNK = 8
 
 
 @runtime_checkable
 class VectorSource(Protocol):
     """Anything that draws augmentation vectors: all that a centroid needs."""
 
-    slots: tuple[str, ...]
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Names of the vector's columns."""
+        ...
 
     def vectors(self, batch: int, count: int, rng: torch.Generator) -> Float[Tensor, "batch count d_t"]:
         """`count` vectors for each of `batch` samples, in one vectorised draw."""
@@ -88,6 +93,12 @@ class Pipeline:
             raise ShapeError(f"augmentation wants a batch of shape (B, C, H, W), got {tuple(x.shape)}")
         if len(x) != draws.batch:
             raise ShapeError(f"{draws.batch} augmentations were drawn for a batch of {len(x)}")
+        if x.device.type == "cpu" and len(x) > CPU_CHUNK:
+            starts = range(0, len(x), CPU_CHUNK)
+            return torch.cat([self._apply(x[i : i + CPU_CHUNK], draws.rows(i, i + CPU_CHUNK)) for i in starts])
+        return self._apply(x, draws)
+
+    def _apply(self, x: Tensor, draws: PipelineDraw) -> Tensor:
         for name, part in self.parts.items():
             x = part.apply(x, draws[name])
         return x

@@ -42,9 +42,7 @@ class RetrievalResult:
         return {name: Recall(**value).record() for name, value in asdict(self).items()}
 
 
-def ranks(
-    queries: Float[Tensor, "n d"], gallery: Float[Tensor, "n d"], chunk: int = CHUNK
-) -> Int[Tensor, " n"]:
+def ranks(queries: Float[Tensor, "n d"], gallery: Float[Tensor, "n d"], chunk: int = CHUNK) -> Int[Tensor, " n"]:
     """Rank of gallery[i] for queries[i]: 1 + the number of strictly greater cosines.
 
     A pair's own similarity is taken from the same product as the others', so that equal vectors tie exactly.

@@ -77,7 +77,7 @@ class FilterBank:
         # Pre-emphasis inside each window; its first sample precedes itself.
         before = torch.cat([windows[:, :, :1], windows[:, :, :-1]], dim=2)
         hanning = torch.hann_window(self.window, periodic=False, dtype=windows.dtype, device=windows.device)
-        windows = torch.sub(windows, before, alpha=PREEMPHASIS).mul_(hanning)
+        windows = (windows - PREEMPHASIS * before).mul_(hanning)  # not fused: single rounding shows in quiet bands
         size = 1 << (self.window - 1).bit_length()
         spectrum = torch.view_as_real(torch.fft.rfft(windows, n=size)).square().sum(dim=-1)
         bank = mel_bank(self.bins, size, self.sample_rate).to(spectrum)
@@ -91,19 +91,22 @@ def _remove_mean(waveforms: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _mel(hertz: Tensor) -> Tensor:
-    return 1127.0 * torch.log1p(hertz / 700.0)
+    return 1127.0 * (1.0 + hertz / 700.0).log()
 
 
 @lru_cache(maxsize=8)
 def mel_bank(bins: int, fft_size: int, sample_rate: int) -> Float[Tensor, "half bins"]:
-    """Triangles evenly spaced in mel between 20 Hz and the Nyquist frequency, one column per band."""
-    edges = _mel(torch.tensor([LOWEST_HZ, sample_rate / 2], dtype=torch.float64))
-    step = (edges[1] - edges[0]) / (bins + 1)
-    left = edges[0] + torch.arange(bins, dtype=torch.float64) * step
-    mel = _mel(torch.arange(fft_size // 2, dtype=torch.float64) * sample_rate / fft_size)[:, None]
-    rise, fall = (mel - left) / step, (left + 2 * step - mel) / step
-    bank = torch.minimum(rise, fall).clamp(min=0)
-    return F.pad(bank, (0, 0, 0, 1)).float()  # Kaldi ignores the Nyquist bin
+    """Triangles evenly spaced in mel between 20 Hz and the Nyquist frequency, one column per band.
+
+    The edges of the lowest bands almost touch the grid of the transform, so their weights depend on rounding: all
+    is single precision with edges multiplied up from the lowest, as in Kaldi and the code released weights saw.
+    """
+    lowest, highest = _mel(torch.tensor([LOWEST_HZ, sample_rate / 2], dtype=torch.float64)).tolist()
+    step = (highest - lowest) / (bins + 1)
+    left, centre, right = (lowest + (torch.arange(bins) + k) * step for k in (0.0, 1.0, 2.0))
+    mel = _mel(torch.arange(fft_size // 2) * (sample_rate / fft_size))[:, None]
+    bank = torch.minimum((mel - left) / (centre - left), (right - mel) / (right - centre)).clamp(min=0)
+    return F.pad(bank, (0, 0, 0, 1))  # Kaldi ignores the Nyquist bin
 
 
 def standardise(spectrogram: Tensor, mean: float, std: float) -> Tensor:

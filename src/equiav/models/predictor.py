@@ -63,7 +63,7 @@ class AttentionPredictor(nn.Module):
         self.mlp = Mlp(width, round(width * mlp_ratio))
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, n, head_width)
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)  # (B, heads, n, head_width)
 
     def query(self, t: Vectors) -> Tensor:
         """The query f_t(t), split into heads."""
@@ -115,6 +115,6 @@ class HypernetworkPredictor(nn.Module):
     def forward(self, h: Tokens, t: Vectors) -> Predicted:
         """h_hat = W(t) mean h."""
         check_vectors(t, len(h), self.d_t)
-        mapped = self.maps(h.mean(dim=1)).unflatten(-1, (self.bases + 1, -1))  # (B, 1 + bases, width)
+        mapped = self.maps(h.mean(dim=1)).view(len(h), self.bases + 1, -1)  # (B, 1 + bases, width)
         c = self.coefficients(t).expand(len(h), -1, -1)  # (B, S, bases)
         return mapped[:, :1] + c @ mapped[:, 1:]  # type: ignore[no-any-return]

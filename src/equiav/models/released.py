@@ -74,7 +74,9 @@ def released_sizes(state: State, heads: int | None = None) -> ReleasedSizes:
         tokens_v = state["pos_embed_v"].shape[1]
         hidden = len(state["blocks_a.0.mlp.fc1.weight"])
     except (KeyError, ValueError) as error:
-        raise WeightsError(f"a released checkpoint must hold pos_embed_a, pos_embed_v and blocks_a ({error})") from error
+        raise WeightsError(
+            f"a released checkpoint must hold pos_embed_a, pos_embed_v and blocks_a ({error})"
+        ) from error
     depth = 1 + max(int(m[1]) for m in (re.match(r"blocks_a\.(\d+)\.", key) for key in state) if m)
     size = Size(width, depth, heads or max(1, width // HEAD_WIDTH))
     frames, image = tokens_a // FREQUENCY_ROWS * PATCH, round(tokens_v**0.5) * PATCH
@@ -100,7 +102,11 @@ def _head_sizes(sizes: ReleasedSizes, state: State) -> ReleasedSizes:
 
 def _fold_patches(state: State, letter: str) -> None:
     """Takes the modality vector into the patch bias; sums the audio kernel over its three equal channels."""
-    weight, bias, modality = (f"patch_embed_{letter}.proj.weight", f"patch_embed_{letter}.proj.bias", f"modality_{letter}")
+    weight, bias, modality = (
+        f"patch_embed_{letter}.proj.weight",
+        f"patch_embed_{letter}.proj.bias",
+        f"modality_{letter}",
+    )
     lacking = [key for key in (weight, bias, modality) if key not in state]
     if lacking:
         raise WeightsError(f"the released checkpoint does not fit this model: missing {', '.join(lacking)}")

@@ -106,7 +106,8 @@ class ViT(nn.Module):
         """Everything before the final norm."""
         if x.ndim != 4 or x.shape[1] != self.channels:
             raise ShapeError(f"the encoder wants (batch, {self.channels}, height, width), got {tuple(x.shape)}")
-        h = self.patch_embed(x) + self._positions(x)
+        positions = self._positions(x)  # first: it refuses sizes that the patch does not divide
+        h = self.patch_embed(x) + positions
         for block in self.blocks:
             h = block(h)
         return h  # type: ignore[no-any-return]
@@ -116,7 +117,7 @@ class ViT(nn.Module):
         return self.norm(self.trunk(x))  # type: ignore[no-any-return]
 
     def views(self, x: Float[Tensor, "b c h w"], x_aug: Float[Tensor, "b c h w"]) -> tuple[Tokens, Tokens]:
-        """h = f(x) and h' = f(x'), Eq. (3), both views in one pass."""
+        """H = f(x) and h' = f(x'), Eq. (3), both views in one pass."""
         if x.shape != x_aug.shape:
             raise ShapeError(f"the two views differ in shape: {tuple(x.shape)} and {tuple(x_aug.shape)}")
         tokens = self.trunk(torch.cat([x, x_aug]))

@@ -32,7 +32,7 @@ def read_state(path: Path) -> State:
     except pickle.UnpicklingError as error:
         raise WeightsError(f"{path}: holds more than tensors and was not opened; ask for safetensors") from error
     except (SafetensorError, RuntimeError, EOFError, zipfile.BadZipFile, ValueError, KeyError, OSError) as error:
-        raise WeightsError(f"{path}: not a readable file of weights ({str(error).splitlines()[0]})") from error
+        raise WeightsError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
     for wrapper in ("model", "state_dict"):
         if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
             loaded = loaded[wrapper]

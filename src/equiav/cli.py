@@ -1,0 +1,124 @@
+"""The command line: parses, calls, prints; bad input becomes one line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equiav import __version__
+from equiav.errors import EquiAVError
+
+# Rooms are imported inside the commands: torch alone would make `--help` take seconds.
+app = typer.Typer(
+    name="equiav",
+    help="Learn a shared space of sound and picture from your own videos, and use it (EquiAV, ICML 2024).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+evaluate = typer.Typer(help="Measure a model, or what it costs.", no_args_is_help=True)
+app.add_typer(evaluate, name="evaluate")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"equiav {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo() -> None:
+    """Train a very small model for a few steps on random clips and print the losses."""
+    import logging
+
+    from equiav.demo import run_demo
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    run_demo()
+
+
+@app.command()
+def augment(
+    file: Annotated[Path, typer.Argument(help="A video, picture or sound.")],
+    out: Annotated[Path, typer.Option(help="Where the image goes.")] = Path("augmentations.png"),
+    count: Annotated[int, typer.Option(min=1, max=12, help="How many draws.")] = 6,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+) -> None:
+    """Show a file under drawn augmentations, each above the vector that describes it."""
+    from equiav.config import Config
+    from equiav.evaluation.augmentation import augmentation_figure
+    from equiav.media.decode import decode
+    from equiav.report.figures import save
+
+    save(augmentation_figure(decode(file), Config(), count=count, seed=seed), out)
+    print(f"{count} draws of {file.name}: {out}")
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="A file of foreign weights, or one of our checkpoint folders.")],
+    out: Annotated[Path, typer.Argument(help="The checkpoint folder (or released file) to write.")],
+    mode: Annotated[str | None, typer.Option(help="For fine-tuned checkpoints: audio, visual or audiovisual.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads, where they are not 64 wide.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of what a MAE checkpoint lacks (predictor, heads).")] = 0,
+) -> None:
+    """Bring in MAE or released EquiAV weights (.pth, .safetensors), or write ours in the released format."""
+    from equiav import convert as conversion
+
+    print(conversion.convert(source, out, mode=_mode(mode), heads=heads, seed=seed))
+
+
+def _mode(value: str | None) -> Any:
+    if value not in (None, "audio", "visual", "audiovisual"):
+        raise EquiAVError(f"--mode {value}: choose audio, visual or audiovisual")
+    return value
+
+
+@evaluate.command()
+def cost(
+    recipe: Annotated[Path | None, typer.Argument(help="A recipe; the paper's base model without one.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
+    repeats: Annotated[int, typer.Option(min=0, help="Timed runs; 0 only counts.")] = 5,
+) -> None:
+    """Parameters, multiply-adds and milliseconds for S = 1, 4, 8, 16, beside the paper's table."""
+    from equiav.config import Config, load_config
+    from equiav.evaluation.cost import cost_of, cost_record, cost_table
+    from equiav.provenance import provenance, write_json
+    from equiav.types import Modality
+
+    config = load_config(recipe) if recipe else Config()
+    costs = [cost_of(config, m, repeats=repeats) for m in Modality]
+    print(cost_table(costs))
+    record = cost_record(costs)
+    print(f"\nParameters: {sum(c.parameters for c in costs) / 1e6:.1f} M. Convention: {record['convention']}.")
+    if out:
+        write_json(out, {**record, "provenance": provenance()})
+        print(f"Written: {out}")
+
+
+def main() -> None:
+    """Entry point: one line for bad input, a traceback for a bug."""
+    try:
+        app()
+    except EquiAVError as error:
+        print(f"equiav: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()
