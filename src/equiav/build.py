@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
@@ -22,6 +21,8 @@ from equiav.config import (
     PredictorConfig,
     VisualConfig,
 )
+from equiav.data.dataset import ClipDataset, WorldDataset
+from equiav.data.world import World
 from equiav.errors import ConfigError
 from equiav.media.spectrogram import FilterBank
 from equiav.models.classifier import Classifier, modalities
@@ -31,14 +32,10 @@ from equiav.models.layers import initialise
 from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor
 from equiav.models.released import ReleasedSizes
 from equiav.models.vit import SIZES, Size, ViT
+from equiav.randomness import stream
 from equiav.types import Modality
 
 D_T = {Modality.AUDIO: 24, Modality.VISUAL: 18}
-
-
-def stream(seed: int, step: int, purpose: str) -> torch.Generator:
-    """One stream of random numbers per (seed, step, purpose): frame, intra, inter, mixup, ..."""
-    return torch.Generator().manual_seed(zlib.crc32(f"{seed}/{step}/{purpose}".encode()))
 
 
 def encoder_size(cfg: EncoderConfig) -> Size:
@@ -145,6 +142,24 @@ def build_bank(config: Config, modality: Modality) -> Tensor:
     """The fixed bank of vectors (S, d_t) that evaluation uses for the centroid."""
     rng = stream(config.bank.seed, 0, f"bank/{modality.value}")
     return build_vector_source(config, modality).vectors(1, config.bank.size, rng)[0]
+
+
+Split = Literal["train", "validation", "test"]
+
+
+def build_clips(config: Config, split: Split) -> ClipDataset:
+    """The clips of one split."""
+    data = config.data
+    match data.kind:
+        case "world":
+            starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
+            counts = {"train": data.count, "validation": data.validation, "test": data.test}
+            world = World(seed=data.seed, size=data.size, seconds=data.seconds, sample_rate=config.audio.sample_rate)
+            return WorldDataset(world, starts[split], counts[split])
+        case "shards":
+            raise ConfigError(f"data.path {data.path}: prepared folders cannot be read yet")
+        case never:
+            assert_never(never)
 
 
 def build_filter_bank(cfg: AudioConfig) -> FilterBank:

@@ -1,4 +1,4 @@
-"""A checkpoint is one folder: weights.safetensors, config.yaml, meta.json; written whole or not at all."""
+"""A checkpoint is one folder: weights, state of the run, recipe, facts; written whole or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from equiav.config import Config, dump_config, parse_config
 from equiav.errors import CheckpointError
 
 FORMAT = 1
-WEIGHTS, CONFIG, META = "weights.safetensors", "config.yaml", "meta.json"
+WEIGHTS, STATE, CONFIG, META = "weights.safetensors", "state.safetensors", "config.yaml", "meta.json"
+CHECKPOINTS = "checkpoints"  # the folder of a run that holds its checkpoints
+STEP = "step-"
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,26 @@ class Checkpoint:
     meta: dict[str, Any]
 
 
-def save_checkpoint(path: Path, config: Config, weights: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Writes a checkpoint beside its place and moves it there, so that a reader never sees half of one."""
+def save_checkpoint(
+    path: Path,
+    config: Config,
+    weights: dict[str, Tensor],
+    meta: dict[str, Any],
+    *,
+    state: dict[str, Tensor] | None = None,
+) -> None:
+    """Writes a checkpoint beside its place and moves it there, so that a reader never sees half of one.
+
+    `weights` are for use; `state` is what only a resumed run needs (optimiser, weights under a moving average).
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-        save_file({key: value.detach().contiguous().cpu() for key, value in weights.items()}, draft / WEIGHTS)
+        for name, tensors in ((WEIGHTS, weights), (STATE, state)):
+            if tensors is not None:
+                save_file({key: value.detach().contiguous().cpu() for key, value in tensors.items()}, draft / name)
         (draft / CONFIG).write_text(dump_config(config), encoding="utf-8")
         record = {"format": FORMAT, "equiav": __version__, "torch": torch.__version__, **meta}
         (draft / META).write_text(json.dumps(record, indent=1), encoding="utf-8")
@@ -71,8 +85,31 @@ def _replace(draft: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
+    """The checkpoints of a run with their steps, oldest first; half-written ones are never among them."""
+    found = [
+        (int(p.name[len(STEP) :]), p) for p in (run / CHECKPOINTS).glob(f"{STEP}*") if p.name[len(STEP) :].isdigit()
+    ]
+    return sorted(found)
+
+
+def resolve(path: Path) -> Path:
+    """A checkpoint folder as it is; for a run's folder its newest checkpoint."""
+    newest = checkpoints_of(path)
+    return newest[-1][1] if newest else path
+
+
+def load_state(path: Path) -> dict[str, Tensor]:
+    """What a resumed run needs beside the weights."""
+    try:
+        return load_file(path / STATE)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path / STATE}: cannot be read, the run cannot be resumed from it ({error})") from error
+
+
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Reads a checkpoint folder; every way in which it can be wrong has its own sentence."""
+    """Reads a checkpoint (of a run: its newest); every way in which it can be wrong has its own sentence."""
+    path = resolve(path)
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such checkpoint folder")
     missing = [name for name in (WEIGHTS, CONFIG, META) if not (path / name).is_file()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,6 +50,59 @@ def demo() -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     run_demo()
+
+
+def _say(line: str) -> None:
+    """Progress: one living line on a terminal, plain lines elsewhere."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r{line[:width]:<{width}}", end="", file=sys.stderr, flush=True)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+@app.command()
+def pretrain(
+    recipe: Annotated[Path, typer.Argument(help="A recipe, such as configs/pretrain/world.yaml.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, such as train.steps=100.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/<recipe> without it.")] = None,
+) -> None:
+    """Train a recipe. Run the same command again to resume; under torchrun, processes share each batch.
+
+    Writes checkpoints/, log.jsonl and tensorboard/ into the run's folder. SIGTERM saves and exits with 143.
+    """
+    from equiav.config import load_config
+    from equiav.distributed import rank, started
+    from equiav.training.trainer import Trainer
+
+    config = load_config(recipe, tuple(overrides or ()))
+    out = out or Path("runs") / recipe.stem
+    with started():
+        trainer = Trainer(config, out, _say)
+        if rank() == 0 and trainer.step:
+            print(f"resuming {out} at step {trainer.step} of {trainer.total}", file=sys.stderr)
+        outcome = trainer.run()
+        if rank() == 0:
+            state = f"stopped at step {outcome.step} of" if outcome.interrupted else "finished"
+            print(f"{'' if not sys.stderr.isatty() else chr(10)}{state} {outcome.total} steps: {out}", file=sys.stderr)
+    if outcome.interrupted:
+        raise typer.Exit(143)
+
+
+@app.command()
+def info(
+    path: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    full: Annotated[bool, typer.Option("--full", help="Also print the whole recipe.")] = False,
+) -> None:
+    """What a checkpoint is: model, objective, data, step, where it came from."""
+    from equiav.checkpoint import load_checkpoint
+    from equiav.config import dump_config
+    from equiav.describe import describe
+
+    checkpoint = load_checkpoint(path)
+    print(describe(checkpoint, path))
+    if full:
+        print("\n" + dump_config(checkpoint.config))
 
 
 @app.command()
@@ -114,7 +169,9 @@ def main() -> None:
     try:
         app()
     except EquiAVError as error:
-        print(f"equiav: {error}", file=sys.stderr)
+        # Under torchrun every process meets the same error; one of them says it.
+        if os.environ.get("RANK", "0") == "0":
+            print(f"equiav: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -17,6 +17,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Section(BaseModel):
+    """A frozen group of keys; unknown ones are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 

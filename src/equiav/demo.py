@@ -6,9 +6,10 @@ import logging
 
 import torch
 
-from equiav.build import build_filter_bank, build_model, build_pipelines, stream
+from equiav.build import build_filter_bank, build_model, build_pipelines
 from equiav.config import Config, parse_config
 from equiav.losses.equiav import LossWeights
+from equiav.randomness import stream
 from equiav.training.objectives import Inputs, Objective, draw_step
 from equiav.types import Batch
 

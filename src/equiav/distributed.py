@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -12,6 +15,21 @@ from torch import Tensor
 def active() -> bool:
     """Whether a process group has been set up."""
     return dist.is_available() and dist.is_initialized()
+
+
+@contextmanager
+def started() -> Iterator[None]:
+    """Joins the process group that torchrun describes in the environment, for the time of the block."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def rank() -> int:

@@ -76,7 +76,14 @@ def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> 
     return LoadedModel(model.to(device).eval(), checkpoint.config, kept, checkpoint.meta)
 
 
-def save_model(path: Path, config: Config, weights: dict[str, Tensor], meta: dict[str, Any]) -> None:
+def save_model(
+    path: Path,
+    config: Config,
+    weights: dict[str, Tensor],
+    meta: dict[str, Any],
+    *,
+    state: dict[str, Tensor] | None = None,
+) -> None:
     """Writes a checkpoint of EquiAV weights together with the banks that evaluation will use."""
     banks = {BANK + m.value: build_bank(config, m) for m in Modality}
-    save_checkpoint(path, config, {**weights, **banks}, meta)
+    save_checkpoint(path, config, {**weights, **banks}, meta, state=state)

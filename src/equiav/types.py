@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -29,6 +30,15 @@ class Clip:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """One clip as a dataset gives it: its waveform and one frame."""
+
+    name: str
+    waveform: Tensor  # (samples,), float32
+    frame: Tensor  # (3, H, W), uint8
+
+
+@dataclass(frozen=True)
 class Batch:
     """What a loader gives an objective: padded waveforms, one frame per clip, and where they came from."""
 
@@ -39,6 +49,15 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same clips on another device; copies overlap with work where memory is pinned."""
+        moved = (x.to(device, non_blocking=True) for x in (self.waveforms, self.lengths, self.frames))
+        return Batch(self.names, *moved)
+
+    def pin_memory(self) -> Batch:
+        """The same clips in page-locked memory: what a loader calls before copying to a GPU."""
+        return Batch(self.names, *(x.pin_memory() for x in (self.waveforms, self.lengths, self.frames)))
 
     def rows(self, start: int, stop: int) -> Batch:
         """The clips from `start` up to `stop`, as a batch of their own."""

@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from equiav.augment.pipeline import Pipeline
-from equiav.build import build_filter_bank, build_pipelines, stream
+from equiav.build import build_filter_bank, build_pipelines
 from equiav.config import Config
 from equiav.media.image import square, to_float
 from equiav.media.spectrogram import standardise
+from equiav.randomness import stream
 from equiav.report.figures import new_figure, picture_row, spectrogram_row, value_table
 from equiav.types import Clip, Modality
 

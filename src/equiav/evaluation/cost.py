@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from equiav.build import D_T, build_branch, encoder_size, stream
+from equiav.build import D_T, build_branch, encoder_size
 from equiav.config import Config
 from equiav.models.equiav import Branch
 from equiav.models.layers import initialise
+from equiav.randomness import stream
 from equiav.types import Modality
 
 REPRESENTATIONS = (1, 4, 8, 16)

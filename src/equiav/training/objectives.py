@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from typing_extensions import assert_never
 
 from equiav.augment.pipeline import Pipeline, PipelineDraw
-from equiav.build import stream
 from equiav.losses.contrastive import equimod, info_nce, nt_xent
 from equiav.losses.equiav import LossWeights, equiav
 from equiav.media.image import normalise, to_float
 from equiav.media.spectrogram import FilterBank, standardise
 from equiav.models.equiav import EquiAV, mean_pool
 from equiav.models.layers import Tokens
+from equiav.randomness import stream
 from equiav.types import Batch, LossTerms, Modality
 
 Intra = Literal["equivariant", "invariant", "none"]

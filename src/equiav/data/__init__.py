@@ -1,0 +1,1 @@
+"""Where clips come from: generated, prepared or published."""

@@ -1,0 +1,111 @@
+"""From clips to batches: which clips a step sees is a function of (seed, step), whatever the number of processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from equiav.data.dataset import ClipDataset, collate
+from equiav.errors import DataError
+from equiav.randomness import stream
+from equiav.types import Batch, Sample
+
+Request = tuple[int, int]  # clip, frame
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which clip and frame stand in which row of which step; steps count from 0, the last partial batch is dropped."""
+
+    clips: int
+    frames: int
+    batch: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.clips < self.batch:
+            raise DataError(f"{self.clips} clips do not fill one batch of {self.batch}; lower train.batch")
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in one pass over the clips."""
+        return self.clips // self.batch
+
+    def order(self, epoch: int) -> list[int]:
+        """The clips in the order of one epoch."""
+        order: list[int] = torch.randperm(self.clips, generator=stream(self.seed, epoch, "order")).tolist()
+        return order
+
+    def requests(self, start: int, stop: int) -> Iterator[list[Request]]:
+        """The global batches of steps `start` up to `stop`."""
+        epoch, order = -1, []
+        for step in range(start, stop):
+            now, k = divmod(step, self.steps_per_epoch)
+            if now != epoch:
+                epoch, order = now, self.order(now)
+            chosen = order[k * self.batch : (k + 1) * self.batch]
+            frames = torch.randint(self.frames, (self.batch,), generator=stream(self.seed, step, "frame"))
+            yield list(zip(chosen, frames.tolist(), strict=True))
+
+
+class _Requested(Dataset[Sample]):
+    """A dataset addressed by (clip, frame), as worker processes want it."""
+
+    def __init__(self, clips: ClipDataset) -> None:
+        self.clips = clips
+
+    def __getitem__(self, request: Request) -> Sample:
+        return self.clips.sample(*request)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The part of every global batch that belongs to one process."""
+
+    schedule: Schedule
+    start: int
+    stop: int
+    first_row: int
+    last_row: int
+
+    def __iter__(self) -> Iterator[list[Request]]:
+        for requests in self.schedule.requests(self.start, self.stop):
+            yield requests[self.first_row : self.last_row]
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def training_batches(
+    clips: ClipDataset, schedule: Schedule, *, start: int, stop: int, rank: int, world_size: int, workers: int
+) -> DataLoader[Sample]:
+    """The batches of steps `start` up to `stop` for one process: its rows of each global batch."""
+    if schedule.batch % world_size:
+        raise DataError(f"a batch of {schedule.batch} cannot be shared by {world_size} processes; make it a multiple")
+    share = schedule.batch // world_size
+    rows = _Rows(schedule, start, stop, rank * share, (rank + 1) * share)
+    return _loader(clips, rows, workers)
+
+
+def _loader(clips: ClipDataset, batches: _Rows | list[list[Request]], workers: int) -> DataLoader[Sample]:
+    return DataLoader(
+        _Requested(clips),
+        batch_sampler=batches,
+        collate_fn=collate,
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+    )
+
+
+def evaluation_batches(
+    clips: ClipDataset, *, batch: int, workers: int = 0, first: int = 0, last: int | None = None
+) -> Iterator[Batch]:
+    """Clips `first` up to `last` in order with their middle frame; nothing dropped, nothing padded."""
+    last = len(clips) if last is None else last
+    middle = clips.frames // 2
+    numbers = [(i, middle) for i in range(first, last)]
+    chunks = [numbers[i : i + batch] for i in range(0, len(numbers), batch)]
+    yield from _loader(clips, chunks, workers)

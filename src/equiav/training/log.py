@@ -1,0 +1,103 @@
+"""What a run writes as it goes: JSON lines, TensorBoard, a live line with the time left; and signs of collapse."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+LOG = "log.jsonl"
+TENSORBOARD = "tensorboard"
+
+
+@torch.no_grad()
+def effective_rank(z: Float[Tensor, "n d"]) -> float:
+    """exp(entropy of the normalised singular values): how many directions the embeddings use; 1 is collapse."""
+    spectrum = torch.linalg.svdvals(F.normalize(z.double(), dim=1))
+    share = spectrum / spectrum.sum().clamp(min=1e-12)
+    return float(torch.exp(-(share * share.clamp(min=1e-12).log()).sum()))
+
+
+@torch.no_grad()
+def uniformity(z: Float[Tensor, "n d"]) -> float:
+    """Log of the mean of exp(-2 d^2) over pairs on the sphere: 0 is collapse, about -4 is spread evenly."""
+    distances = torch.pdist(F.normalize(z.double(), dim=1))
+    return float(torch.exp(-2 * distances.square()).mean().log()) if len(distances) else 0.0
+
+
+def cut_log(path: Path, step: int) -> None:
+    """Keeps the lines up to `step`: a resumed run writes the later ones again."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # the line a kill cut short
+        if record.get("step", 0) <= step:
+            kept.append(line)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    draft.replace(path)
+
+
+class RunLog:
+    """JSON lines and TensorBoard side by side, continued from `step`."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        # Imported here: TensorBoard takes a second and only the first process writes it.
+        from torch.utils.tensorboard import SummaryWriter
+
+        cut_log(folder / LOG, step)
+        self._lines = (folder / LOG).open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1)
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """One record: a line of JSON, and every number as a TensorBoard scalar."""
+        self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._lines.flush()
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        """Closes both."""
+        self._lines.close()
+        self._board.close()
+
+
+def duration(seconds: float) -> str:
+    """As people write it: 45 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Progress:
+    """A line that says where a run is and how long it will take; `say` gets a line every few seconds."""
+
+    def __init__(self, total: int, start: int, say: Callable[[str], None], every: float = 2.0) -> None:
+        self.total, self.start, self.say, self.every = total, start, say, every
+        self.began = self.said = time.monotonic()
+
+    def update(self, step: int, detail: str) -> None:
+        """Called every step; speaks when it is time, and at the end."""
+        now = time.monotonic()
+        if now - self.said < self.every and step < self.total:
+            return
+        self.said = now
+        rate = (step - self.start) / max(now - self.began, 1e-9)
+        left = duration((self.total - step) / rate) if rate else "unknown"
+        self.say(f"step {step}/{self.total}  {detail}  {rate:.2f} steps/s  {left} left")

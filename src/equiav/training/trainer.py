@@ -1,0 +1,303 @@
+"""The run: steps, evaluation, checkpoints; interrupted and resumed it ends where an uninterrupted one does."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from equiav.build import Split, build_bank, build_clips, build_filter_bank, build_model, build_pipelines
+from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state
+from equiav.config import Config, dump_config
+from equiav.data.loader import Schedule, training_batches
+from equiav.distributed import barrier, broadcast_flag, gather, rank, world_size
+from equiav.errors import CheckpointError, TrainingError
+from equiav.evaluation.embed import embed_dataset
+from equiav.evaluation.retrieval import RetrievalResult, retrieve
+from equiav.inference import BANK, save_model
+from equiav.losses.equiav import LossWeights
+from equiav.models.weights import load_strict
+from equiav.training.log import Progress, RunLog, effective_rank, uniformity
+from equiav.training.objectives import Inputs, Objective, Projections, draw_step, strategy_weights
+from equiav.training.optim import adamw, optimiser_tensors, restore_optimiser, update_average
+from equiav.training.schedule import WarmupCosine
+from equiav.training.step import Step
+from equiav.types import Batch, LossTerms, Modality
+
+log = logging.getLogger(__name__)
+
+RAW = "raw."  # weights as trained, kept in the state where the checkpoint's own are the moving average
+CLIPS_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the last step, and whether it was told to stop before its time."""
+
+    step: int
+    total: int
+    interrupted: bool
+
+
+def choose_device() -> torch.device:
+    """A GPU of this process where there is one."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", rank() % torch.cuda.device_count())
+    return torch.device("cpu")
+
+
+def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
+    """bfloat16 where the hardware gains from it; a processor does not."""
+    if precision == "bfloat16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()):
+        return torch.bfloat16
+    return None
+
+
+class Trainer:
+    """Pre-trains one recipe into one folder; `say` receives progress lines."""
+
+    def __init__(self, config: Config, out: Path, say: Callable[[str], None] = log.info) -> None:
+        self.config, self.out, self.say = config, out, say
+        self.device = choose_device()
+        self._prepare_folder()
+        self.clips = build_clips(config, "train")
+        train = config.train
+        self.schedule = Schedule(len(self.clips), self.clips.frames, train.batch, config.seed)
+        per_epoch = self.schedule.steps_per_epoch
+        self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
+        optim = config.optim
+        warmup = optim.warmup_steps if optim.warmup_steps is not None else round((optim.warmup_epochs or 0) * per_epoch)
+        self.rate = WarmupCosine(optim.rate, self.total, warmup, optim.start_rate, optim.final_rate)
+        self.model = build_model(config).to(self.device)
+        self.objective = self._build_objective()
+        self.optimiser = adamw(self.objective, rate=optim.rate, weight_decay=optim.weight_decay, betas=optim.betas)
+        self.average = {k: v.clone() for k, v in self.model.state_dict().items()} if train.ema else None
+        self.step = self._resume()
+        self._stop = False
+
+    def _prepare_folder(self) -> None:
+        try:
+            (self.out / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            probe = self.out / f".probe-{rank()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise TrainingError(f"{self.out}: cannot be written ({error.strerror})") from error
+
+    def _build_objective(self) -> Objective:
+        cfg, audio = self.config.objective, self.config.audio
+        inputs = Inputs(build_filter_bank(audio), audio.mean, audio.std)
+        return Objective(
+            self.model,
+            build_pipelines(self.config.augment),
+            inputs,
+            intra=cfg.intra,
+            inter=cfg.inter,
+            loss=cfg.loss,
+            tau=cfg.temperature,
+        )
+
+    def _resume(self) -> int:
+        """Loads the newest checkpoint of the folder, or the given starting weights; returns the step it stands at."""
+        found = checkpoints_of(self.out)
+        if not found:
+            if self.config.weights:
+                self._load(Path(self.config.weights), load_checkpoint(Path(self.config.weights)).weights)
+            return 0
+        step, path = found[-1]
+        checkpoint = load_checkpoint(path)
+        refuse_changed(checkpoint.config, self.config, path)
+        state = load_state(path)
+        raw = {k.removeprefix(RAW): v for k, v in state.items() if k.startswith(RAW)}
+        weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
+        self._load(path, raw or weights)
+        restore_optimiser(self.objective, self.optimiser, state)
+        if self.average is not None:
+            self.average = {k: v.to(self.device) for k, v in weights.items()}
+        return step
+
+    def _load(self, path: Path, weights: dict[str, Tensor]) -> None:
+        load_strict(self.model, {k: v for k, v in weights.items() if not k.startswith(BANK)}, str(path))
+
+    def run(self) -> Outcome:
+        """Trains to the end, or until told to stop; SIGTERM saves and returns."""
+        before = signal.signal(signal.SIGTERM, self._on_signal)
+        journal = RunLog(self.out, self.step) if rank() == 0 else None
+        try:
+            if self.step < self.total:
+                self._loop(journal)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            if journal:
+                journal.close()
+        return Outcome(self.step, self.total, self.step < self.total)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stop = True
+
+    def _loop(self, journal: RunLog | None) -> None:
+        train = self.config.train
+        module: nn.Module = self.objective
+        if world_size() > 1:
+            devices = [self.device.index] if self.device.type == "cuda" else None
+            module = DistributedDataParallel(self.objective, devices, broadcast_buffers=False)
+        take = Step(self.objective, module, train.micro_batch, autocast_type(train.precision, self.device))
+        batches = training_batches(
+            self.clips, self.schedule, start=self.step, stop=self.total,
+            rank=rank(), world_size=world_size(), workers=train.workers,
+        )  # fmt: skip
+        progress = Progress(self.total, self.step, self.say if rank() == 0 else _silent)
+        for batch in batches:
+            self._take(take, cast(Batch, batch), journal, progress)
+            stop = broadcast_flag(self._stop)
+            if stop or self.step % train.checkpoint_every == 0 or self.step == self.total:
+                self._save()
+            if stop:
+                break
+
+    def _take(self, take: Step, batch: Batch, journal: RunLog | None, progress: Progress) -> None:
+        """One step: draws, losses, update, records."""
+        cfg = self.config
+        draws = draw_step(
+            self.objective.augment, cfg.train.batch, cfg.objective.representations, cfg.seed, self.step
+        ).rows(rank() * len(batch), (rank() + 1) * len(batch))
+        rate = self.rate(self.step)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        w = cfg.objective.weights
+        weights = strategy_weights(
+            LossWeights(w.inter, w.intra_audio, w.intra_visual), cfg.objective.strategy, self.step + 1, self.total
+        )
+        self.optimiser.zero_grad(set_to_none=True)
+        terms, z = take(batch.to(self.device), draws, weights)
+        refuse_nan(terms, z, batch, self.step + 1)
+        norm = self._clip()
+        self.optimiser.step()
+        self.step += 1
+        if self.average is not None and cfg.train.ema:
+            update_average(self.average, self.model, cfg.train.ema)
+        self._record(terms, z, rate, norm, journal, progress)
+
+    def _clip(self) -> float | None:
+        limit = self.config.optim.clip
+        if limit is None:
+            return None
+        return float(nn.utils.clip_grad_norm_(self.objective.parameters(), limit))
+
+    def _record(
+        self, terms: LossTerms, z: Projections, rate: float, norm: float | None,
+        journal: RunLog | None, progress: Progress,
+    ) -> None:  # fmt: skip
+        total = float(terms.total)
+        progress.update(self.step, f"loss {total:.3f}")
+        train = self.config.train
+        if self.step % train.log_every == 0 or self.step in (1, self.total):
+            values = {
+                "loss": total,
+                "inter": float(terms.inter),
+                "intra_audio": float(terms.intra_audio),
+                "intra_visual": float(terms.intra_visual),
+                "rate": rate,
+                **_health(z),
+            }
+            if norm is not None:
+                values["gradient_norm"] = norm
+            if journal:
+                journal.write("train", self.step, values)
+        if train.evaluate_every and (self.step % train.evaluate_every == 0 or self.step == self.total):
+            result = self.evaluate("validation")
+            if journal:
+                forth, back = result.audio_to_video, result.video_to_audio
+                journal.write("validation", self.step, _flat(result))
+                self.say(f"validation at step {self.step}: R@10 {forth.r10:.1f} % (audio to video), {back.r10:.1f} %")
+
+    def evaluate(self, split: Split) -> RetrievalResult:
+        """Zero-shot retrieval on a split, as the model would be used: with the moving average where there is one."""
+        cfg = self.config
+        model = self.model
+        if self.average is not None:
+            model = build_model(cfg).to(self.device)
+            model.load_state_dict(self.average)
+        embeddings = embed_dataset(
+            model,
+            build_clips(cfg, split),
+            build_filter_bank(cfg.audio),
+            (cfg.audio.mean, cfg.audio.std),
+            {m: build_bank(cfg, m) for m in Modality},
+            cfg.objective.representation,
+        )
+        return retrieve(embeddings)
+
+    def _save(self) -> None:
+        """Writes the checkpoint of this step and removes those no longer kept."""
+        if rank() == 0:
+            state = optimiser_tensors(self.objective, self.optimiser)
+            weights = self.model.state_dict()
+            if self.average is not None:
+                state |= {RAW + k: v for k, v in weights.items()}
+                weights = self.average
+            meta: dict[str, Any] = {"kind": "pretrained", "step": self.step, "total": self.total}
+            path = self.out / CHECKPOINTS / f"{STEP}{self.step:08d}"
+            save_model(path, self.config, weights, meta, state=state)
+            for _, old in checkpoints_of(self.out)[: -self.config.train.keep]:
+                shutil.rmtree(old, ignore_errors=True)
+            for draft in (self.out / CHECKPOINTS).glob(".*"):  # what a kill left half-written
+                shutil.rmtree(draft, ignore_errors=True)
+        barrier()
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+def _health(z: Projections) -> dict[str, float]:
+    """Signs of collapse, over the batches of all processes."""
+    values = {}
+    for name, x in (("audio", z.inter_audio), ("visual", z.inter_visual)):
+        whole = gather(x)
+        values[f"effective_rank_{name}"] = effective_rank(whole)
+        values[f"uniformity_{name}"] = uniformity(whole)
+    for name, moved in zip(("audio", "visual"), z.displacement, strict=False):
+        values[f"displacement_{name}"] = float(gather(moved.float()[None]).mean())
+    return values
+
+
+def _flat(result: RetrievalResult) -> dict[str, float]:
+    return {f"{way}/{k}": v for way, values in result.record().items() for k, v in values.items()}
+
+
+def refuse_changed(saved: Config, asked: Config, path: Path) -> None:
+    """A run is resumed under its own recipe or not at all; the first differing keys are named."""
+    old, new = dump_config(saved).splitlines(), dump_config(asked).splitlines()
+    if old == new:
+        return
+    changed = _differences(saved.model_dump(mode="json"), asked.model_dump(mode="json"))
+    shown = "; ".join(changed[:3])
+    raise CheckpointError(f"{path}: was made with another recipe ({shown}); use the same recipe or a new --out")
+
+
+def _differences(a: Any, b: Any, where: str = "") -> list[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys = [*a, *(k for k in b if k not in a)]
+        return [d for k in keys for d in _differences(a.get(k), b.get(k), f"{where}.{k}" if where else str(k))]
+    return [] if a == b else [f"{where} was {a}, now {b}"]
+
+
+def refuse_nan(terms: LossTerms, z: Projections, batch: Batch, step: int) -> None:
+    """Stops a run whose loss is not a number, naming the step and the clips it came from."""
+    if broadcast_flag(not math.isfinite(float(terms.total))):
+        rows = torch.stack([~x.isfinite().all(dim=1) for x in z.tensors()]).any(dim=0).tolist()
+        bad = [name for name, is_bad in zip(batch.names, rows, strict=True) if is_bad] or list(batch.names)
+        more = f" and {len(bad) - CLIPS_NAMED} more" if len(bad) > CLIPS_NAMED else ""
+        shown = ", ".join(bad[:CLIPS_NAMED])
+        raise TrainingError(f"the loss is not a number at step {step}; clips: {shown}{more}; nothing of it was saved")
