@@ -20,9 +20,10 @@ from equiav.config import (
     ModelConfig,
     PredictorConfig,
     VisualConfig,
+    WorldConfig,
 )
 from equiav.data.dataset import ClipDataset, WorldDataset
-from equiav.data.world import World
+from equiav.data.world import Difficulty, World
 from equiav.errors import ConfigError
 from equiav.media.spectrogram import FilterBank
 from equiav.models.classifier import Classifier, modalities
@@ -147,6 +148,14 @@ def build_bank(config: Config, modality: Modality) -> Tensor:
 Split = Literal["train", "validation", "test"]
 
 
+def build_world(cfg: WorldConfig, sample_rate: int) -> World:
+    """The generated world of the recipe."""
+    difficulty = Difficulty(
+        max_things=cfg.max_things, max_sounding=cfg.max_sounding, another=cfg.another, duet=cfg.duet
+    )
+    return World(cfg.seed, cfg.size, cfg.seconds, sample_rate, difficulty=difficulty)
+
+
 def build_clips(config: Config, split: Split) -> ClipDataset:
     """The clips of one split."""
     data = config.data
@@ -154,8 +163,7 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
         case "world":
             starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
             counts = {"train": data.count, "validation": data.validation, "test": data.test}
-            world = World(seed=data.seed, size=data.size, seconds=data.seconds, sample_rate=config.audio.sample_rate)
-            return WorldDataset(world, starts[split], counts[split])
+            return WorldDataset(build_world(data, config.audio.sample_rate), starts[split], counts[split])
         case "shards":
             raise ConfigError(f"data.path {data.path}: prepared folders cannot be read yet")
         case never:

@@ -186,6 +186,10 @@ class WorldConfig(_Section):
 
     kind: Literal["world"] = "world"
     seed: int = 0
+    max_things: Positive = 3
+    max_sounding: Positive = 2
+    another: Share = 0.5
+    duet: Share = 0.3
     size: Positive = 48
     seconds: PositiveFloat = 2.0
     count: Positive = 5000

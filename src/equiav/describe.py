@@ -20,7 +20,7 @@ def describe(checkpoint: Checkpoint, path: Path) -> str:
         f"{path}",
         f"  kind        {meta.get('kind', 'unknown')}"
         + (f", step {meta['step']}/{meta['total']}" if "step" in meta else ""),
-        f"  encoders    width {size.width}, depth {size.depth}, {size.heads} heads; {count / 1e6:.2f} M parameters in all",
+        f"  encoders    width {size.width}, depth {size.depth}, {size.heads} heads; {count / 1e6:.2f} M parameters",
         f"  sound       {audio.frames} x {audio.bins} log-mel at {audio.sample_rate} Hz, patches of {audio.patch}",
         f"  picture     {visual.size} x {visual.size}, patches of {visual.patch}",
         f"  predictor   {config.model.predictor.kind}; vectors in the {config.augment.layout} layout",

@@ -18,8 +18,8 @@ from equiav.errors import ShapeError
 
 # Standardised log-mel values lie within about three deviations: these stand for black and white in the jitter.
 SPECTROGRAM_BOUNDS = (-3.0, 3.0)
-# Larger batches fall out of a processor's caches between one operation and the next.
-CPU_CHUNK = 8
+# More numbers than this at a time fall out of a processor's caches between one operation and the next.
+CPU_NUMBERS = 1 << 20
 
 
 @runtime_checkable
@@ -93,10 +93,11 @@ class Pipeline:
             raise ShapeError(f"augmentation wants a batch of shape (B, C, H, W), got {tuple(x.shape)}")
         if len(x) != draws.batch:
             raise ShapeError(f"{draws.batch} augmentations were drawn for a batch of {len(x)}")
-        if x.device.type == "cpu" and len(x) > CPU_CHUNK:
-            starts = range(0, len(x), CPU_CHUNK)
-            return torch.cat([self._apply(x[i : i + CPU_CHUNK], draws.rows(i, i + CPU_CHUNK)) for i in starts])
-        return self._apply(x, draws)
+        chunk = max(1, CPU_NUMBERS * len(x) // max(1, x.numel()))
+        if x.device.type != "cpu" or chunk >= len(x):
+            return self._apply(x, draws)
+        starts = range(0, len(x), chunk)
+        return torch.cat([self._apply(x[i : i + chunk], draws.rows(i, i + chunk)) for i in starts])
 
     def _apply(self, x: Tensor, draws: PipelineDraw) -> Tensor:
         for name, part in self.parts.items():

@@ -1,0 +1,45 @@
+"""The same recipe under torchrun with two processes and on one follows the same loss curve, whatever the variant."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
+STEPS = 30
+VARIANTS = {
+    "joint": (),
+    "gradient cache": ("train.micro_batch=3",),
+    "alternating": ("objective.strategy=alternating",),
+    "two stages": ("objective.strategy=two_stage",),
+    "plain contrast": ("objective.intra=none", "objective.inter=original"),
+}
+
+
+def losses(out, processes, overrides):
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    common = ["train.workers=0", f"train.steps={STEPS}", "train.evaluate_every=15", "optim.rate=3.0e-4"]
+    command = ["-m", "equiav.cli", "pretrain", str(ROOT / "configs/pretrain/smoke.yaml"), "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([*launcher, *command, *common, *overrides], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    train = [r for r in records if r["kind"] == "train"]
+    return [[r[k] for k in ("inter", "intra_audio", "intra_visual", "loss")] for r in train], records
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_two_processes_equal_one(tmp_path, variant):
+    one, first = losses(tmp_path / "one", 1, VARIANTS[variant])
+    two, second = losses(tmp_path / "two", 2, VARIANTS[variant])
+    assert len(one) == len(two) == STEPS
+    worst = max(abs(a - b) / max(1.0, abs(a)) for x, y in zip(one, two, strict=True) for a, b in zip(x, y, strict=True))
+    assert worst < 1e-4, worst
+    ranks = [[r["audio_to_video/pool"] for r in records if r["kind"] == "validation"] for records in (first, second)]
+    assert ranks[0] == ranks[1] == [16, 16]  # nothing dropped or padded

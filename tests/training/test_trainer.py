@@ -1,0 +1,161 @@
+"""Runs: resumed equals uninterrupted, what is written, EMA, NaN, stopping."""
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+import yaml
+
+from equiav.checkpoint import checkpoints_of, load_checkpoint, load_state
+from equiav.errors import CheckpointError, TrainingError
+from equiav.inference import load_model
+from equiav.training.log import cut_log, duration, effective_rank, uniformity
+from equiav.training.trainer import Trainer, autocast_type
+from tests.training.small import small_config
+
+
+def silent(line):
+    pass
+
+
+def weights_of(folder):
+    return load_checkpoint(folder).weights
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_resumed_equals_uninterrupted(tmp_path):
+    config = small_config("train.steps=9", "train.checkpoint_every=4", "train.ema=0.9", "train.evaluate_every=null")
+    Trainer(config, tmp_path / "whole", silent).run()
+    first = Trainer(config, tmp_path / "parts", silent)
+    first.total = 6  # as if the machine had gone after step 6; the last checkpoint is step 4 or 6
+    first.run()
+    again = Trainer(config, tmp_path / "parts", silent)
+    assert again.step == 6
+    again.run()
+    assert same(weights_of(tmp_path / "whole"), weights_of(tmp_path / "parts"))
+    states = [load_state(checkpoints_of(tmp_path / name)[-1][1]) for name in ("whole", "parts")]
+    assert same(*states)
+    logs = [[json.loads(x) for x in (tmp_path / n / "log.jsonl").read_text().splitlines()] for n in ("whole", "parts")]
+    assert [r["loss"] for r in logs[0]] == [r["loss"] for r in logs[1]]
+    assert not same(weights_of(tmp_path / "whole"), {k.removeprefix("raw."): v for k, v in states[0].items()})
+
+
+def test_what_a_run_writes(tmp_path):
+    config = small_config("train.steps=6", "train.checkpoint_every=2", "train.keep=2", "train.evaluate_every=3")
+    outcome = Trainer(config, tmp_path, silent).run()
+    assert (outcome.step, outcome.interrupted) == (6, False)
+    assert [step for step, _ in checkpoints_of(tmp_path)] == [4, 6]
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert {r["kind"] for r in records} == {"train", "validation"}
+    train = next(r for r in records if r["kind"] == "train")
+    for key in ("effective_rank_audio", "uniformity_visual", "displacement_audio", "gradient_norm", "rate"):
+        assert key in train
+    assert list((tmp_path / "tensorboard").iterdir())
+    model = load_model(tmp_path)  # a run's folder stands for its newest checkpoint
+    assert model.meta["step"] == 6
+    finished = Trainer(config, tmp_path, silent)
+    assert finished.run().step == 6  # running again changes nothing
+
+
+def test_sigterm_saves_and_stops(tmp_path):
+    config = small_config("train.steps=50", "train.checkpoint_every=50", "train.evaluate_every=null")
+    calls = []
+
+    def say(line):
+        calls.append(line)
+
+    trainer = Trainer(config, tmp_path, say)
+    take = trainer._take
+
+    def after_three(*args):
+        take(*args)
+        if trainer.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer._take = after_three
+    outcome = trainer.run()
+    assert outcome.interrupted
+    assert [step for step, _ in checkpoints_of(tmp_path)] == [outcome.step]
+    assert outcome.step in (3, 4)
+
+
+def test_nan_names_the_step_and_the_clips(tmp_path):
+    config = small_config("train.steps=5", "train.checkpoint_every=1", "train.evaluate_every=null")
+    trainer = Trainer(config, tmp_path, silent)
+    clips = trainer.clips
+    sick = next(iter(trainer.schedule.requests(2, 3)))[5][0]
+    sound, pictures = clips.clip(sick)
+    broken = type(clips)(clips.world, clips.start, clips.count)
+    sample = type(broken).sample
+
+    class Sick(type(clips)):
+        def sample(self, index, frame):
+            s = sample(self, index, frame)
+            return type(s)(s.name, s.waveform * float("nan"), s.frame) if index == sick else s
+
+    trainer.clips = Sick(clips.world, clips.start, clips.count)
+    with pytest.raises(TrainingError, match=rf"not a number at step [123]; clips: {clips.name(sick)};"):
+        trainer.run()
+    kept = checkpoints_of(tmp_path)
+    assert all(bool(v.isfinite().all()) for _, p in kept for v in weights_of(p).values())
+
+
+def test_changed_recipe_is_refused(tmp_path):
+    Trainer(small_config("train.steps=2", "train.evaluate_every=null"), tmp_path, silent).run()
+    with pytest.raises(CheckpointError, match=r"another recipe \(optim.rate was 0.001, now 0.01\)"):
+        Trainer(small_config("train.steps=2", "train.evaluate_every=null", "optim.rate=0.01"), tmp_path, silent)
+    other = small_config("train.steps=2", "train.evaluate_every=null", "model.encoder.depth=3")
+    with pytest.raises(CheckpointError, match=r"model.encoder.depth was 2, now 3"):
+        Trainer(other, tmp_path, silent)
+
+
+def test_starting_weights(tmp_path):
+    Trainer(small_config("train.steps=2", "train.evaluate_every=null"), tmp_path / "a", silent).run()
+    given = small_config("train.steps=2", "train.evaluate_every=null", f"weights={tmp_path / 'a'}", "seed=3")
+    trainer = Trainer(given, tmp_path / "b", silent)
+    start = weights_of(tmp_path / "a")
+    assert all(torch.equal(v, start[k]) for k, v in trainer.model.state_dict().items())
+    wrong = small_config("train.steps=2", f"weights={tmp_path / 'a'}", "model.encoder.depth=3")
+    with pytest.raises(Exception, match="does not fit this model: missing audio"):
+        Trainer(wrong, tmp_path / "c", silent)
+
+
+def test_log_is_cut_back(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(f'{{"step": {i}}}\n' for i in range(1, 6)) + '{"step": 6, "lo')
+    cut_log(path, 3)
+    assert [json.loads(x)["step"] for x in path.read_text().splitlines()] == [1, 2, 3]
+
+
+def test_signs_of_collapse(rng):
+    spread, collapsed = torch.randn(64, 16, generator=rng), torch.ones(64, 16)
+    assert effective_rank(spread) > 12
+    assert effective_rank(collapsed) == pytest.approx(1.0, abs=1e-6)
+    assert uniformity(collapsed) == pytest.approx(0.0, abs=1e-6)
+    assert uniformity(spread) < -2
+
+
+def test_small_things():
+    assert [duration(s) for s in (5.0, 200.0, 7500.0)] == ["5 s", "3 min 20 s", "2 h 5 min"]
+    assert autocast_type("auto", torch.device("cpu")) is None
+    assert autocast_type("bfloat16", torch.device("cpu")) is torch.bfloat16
+
+
+def test_bfloat16_runs(tmp_path):
+    """The path that GPUs take; slow on a processor, but the same code."""
+    config = small_config("train.steps=2", "train.precision=bfloat16", "train.evaluate_every=null")
+    Trainer(config, tmp_path, silent).run()
+    record = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert 0 < record["loss"] < 20
+
+
+def test_stored_recipe_is_the_recipe(tmp_path):
+    config = small_config("train.steps=1", "train.evaluate_every=null")
+    Trainer(config, tmp_path, silent).run()
+    stored = yaml.safe_load((checkpoints_of(tmp_path)[-1][1] / "config.yaml").read_text())
+    assert stored == config.model_dump(mode="json")
