@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -41,17 +42,6 @@ def _root(
     pass
 
 
-@app.command()
-def demo() -> None:
-    """Train a very small model for a few steps on random clips and print the losses."""
-    import logging
-
-    from equiav.demo import run_demo
-
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    run_demo()
-
-
 def _say(line: str) -> None:
     """Progress: one living line on a terminal, plain lines elsewhere."""
     if sys.stderr.isatty():
@@ -59,6 +49,49 @@ def _say(line: str) -> None:
         print(f"\r{line[:width]:<{width}}", end="", file=sys.stderr, flush=True)
     else:
         print(line, file=sys.stderr, flush=True)
+
+
+def _end_line() -> None:
+    """Leaves the living line of a terminal."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+
+
+@app.command()
+def demo(
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, such as train.steps=100.")] = None,
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
+) -> None:
+    """Train a very small model on generated clips, in minutes, and write a report to look at.
+
+    Run it again to resume an interrupted demo. Writes checkpoints/, results.json and report.html.
+    """
+    from equiav.demo import run_demo
+
+    report = run_demo(out, tuple(overrides or ()), _say)
+    _end_line()
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    for way, name in (("audio_to_video", "sound to picture"), ("video_to_audio", "picture to sound")):
+        values = results["retrieval"][way]
+        print(f"{name}: " + ", ".join(f"R@{k} {values[f'R@{k}']:.1f} %" for k in (1, 5, 10)), end="")
+        print(f" among {values['pool']} held-out scenes (chance R@10 {results['chance']['R@10']:.1f} %)")
+    print(f"Look at {report}")
+
+
+@app.command()
+def world(
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("world.html"),
+    count: Annotated[int, typer.Option(min=1, max=500, help="How many scenes.")] = 24,
+    start: Annotated[int, typer.Option(min=0, help="Number of the first scene.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Which world.")] = 0,
+    size: Annotated[int, typer.Option(min=16, max=512, help="Side of the pictures in pixels.")] = 48,
+) -> None:
+    """Show scenes of the generated world with their sounds, as one page."""
+    from equiav.data.world import World
+    from equiav.gallery import write_gallery
+
+    write_gallery(World(seed=seed, size=size), out, count=count, start=start)
+    print(f"{count} scenes: {out}")
 
 
 @app.command()
@@ -83,8 +116,9 @@ def pretrain(
             print(f"resuming {out} at step {trainer.step} of {trainer.total}", file=sys.stderr)
         outcome = trainer.run()
         if rank() == 0:
+            _end_line()
             state = f"stopped at step {outcome.step} of" if outcome.interrupted else "finished"
-            print(f"{'' if not sys.stderr.isatty() else chr(10)}{state} {outcome.total} steps: {out}", file=sys.stderr)
+            print(f"{state} {outcome.total} steps: {out}", file=sys.stderr)
     if outcome.interrupted:
         raise typer.Exit(143)
 

@@ -313,6 +313,15 @@ def _override(tree: dict[str, Any], override: str) -> None:
         raise ConfigError(f"{override!r}: {value!r} is not a YAML value") from error
 
 
+def shipped_recipe(name: str) -> Path:
+    """A recipe that comes with the package, by its path under configs/."""
+    here = Path(__file__).parent
+    for folder in (here / "configs", here.parents[1] / "configs"):  # installed; in the source tree
+        if (folder / name).is_file():
+            return folder / name
+    raise ConfigError(f"configs/{name}: not part of this installation")
+
+
 def dump_config(config: Config) -> str:
     """The whole recipe as YAML, defaults written out."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

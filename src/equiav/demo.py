@@ -1,54 +1,233 @@
-"""`equiav demo`: a few training steps on random clips."""
+"""`equiav demo`: the method from nothing to a report, on the generated world."""
 
 from __future__ import annotations
 
-import logging
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from equiav.build import build_filter_bank, build_model, build_pipelines
-from equiav.config import Config, parse_config
-from equiav.losses.equiav import LossWeights
-from equiav.randomness import stream
-from equiav.training.objectives import Inputs, Objective, draw_step
-from equiav.types import Batch
+from equiav.build import build_clips, build_filter_bank
+from equiav.checkpoint import checkpoints_of
+from equiav.config import load_config, shipped_recipe
+from equiav.data.dataset import WorldDataset
+from equiav.data.world import KINDS
+from equiav.evaluation.embed import embed_dataset
+from equiav.evaluation.probe import pooled_features, probe
+from equiav.evaluation.retrieval import RetrievalResult, retrieve
+from equiav.inference import LoadedModel, load_model
+from equiav.provenance import provenance, write_json
+from equiav.report.figures import bars, curves, matrix, new_figure, png, spectrogram_row
+from equiav.report.html import Page, cards, image, picture_png, player, row, table
+from equiav.training.launch import train_on_cores
+from equiav.types import Embeddings, Modality
 
-log = logging.getLogger(__name__)
-
-RECIPE = {
-    "model": {
-        "encoder": {"size": "micro"},
-        "predictor": {"query_width": 64, "heads": 4, "head_width": 24},
-        "heads": {"hidden": 128, "inter": 64, "intra": 64},
-    },
-    "audio": {"frames": 64, "bins": 64},
-    "visual": {"size": 48, "patch": 8},
-}
-
-
-def random_batch(config: Config, size: int, step: int) -> Batch:
-    """Noise in the shape of clips."""
-    rng = stream(config.seed, step, "noise")
-    samples = config.audio.sample_rate
-    frames = torch.randint(256, (size, 3, config.visual.size, config.visual.size), generator=rng, dtype=torch.uint8)
-    waveforms = torch.randn(size, samples, generator=rng) * 0.1
-    return Batch(tuple(f"noise-{i}" for i in range(size)), waveforms, torch.full((size,), samples), frames)
+RESULTS, REPORT = "results.json", "report.html"
+PROBE_CLIPS = 2000
+EXAMPLES, SHOWN, SQUARE = 8, 5, 60
+PROCESSES = 2  # fixed, so that every machine with two cores or more gets the same numbers
 
 
-def run_demo(steps: int = 5, size: int = 16) -> list[float]:
-    """Trains on random clips and logs the losses."""
-    config = parse_config(RECIPE, "demo")
-    inputs = Inputs(build_filter_bank(config.audio), config.audio.mean, config.audio.std)
-    objective = Objective(build_model(config), build_pipelines(config.augment), inputs)
-    optimiser = torch.optim.AdamW(objective.parameters(), lr=1e-3)
-    totals = []
-    for step in range(steps):
-        draws = draw_step(objective.augment, size, config.objective.representations, config.seed, step)
-        terms = objective.losses(objective(random_batch(config, size, step), draws), LossWeights())
-        optimiser.zero_grad()
-        terms.total.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        totals.append(terms.total.item())
-        parts = f"inter {terms.inter:.3f}  intra audio {terms.intra_audio:.3f}  intra visual {terms.intra_visual:.3f}"
-        log.info("step %d  loss %.3f  %s", step + 1, totals[-1], parts)
-    return totals
+@dataclass(frozen=True)
+class Measured:
+    """What the demo found on held-out scenes."""
+
+    embeddings: Embeddings
+    retrieval: RetrievalResult
+    probes: dict[str, float]
+
+
+def run_demo(out: Path, overrides: tuple[str, ...] = (), say: Callable[[str], None] = lambda line: None) -> Path:
+    """Trains (or resumes), evaluates and writes results and report into `out`; returns the report's path."""
+    recipe = shipped_recipe("pretrain/world.yaml")
+    load_config(recipe, overrides)  # refuse a bad override before anything starts
+    began = time.monotonic()
+    train_on_cores(recipe, overrides, out, processes=min(PROCESSES, os.cpu_count() or 1), say=say)
+    seconds = time.monotonic() - began
+    say("training is done; embedding the held-out scenes")
+    loaded = load_model(out)
+    test = build_clips(loaded.config, "test")
+    assert isinstance(test, WorldDataset)
+    measured = measure(loaded, test, say)
+    results = results_record(loaded, measured, out, seconds)
+    write_json(out / RESULTS, results)
+    write_report(out, loaded, test, measured, results)
+    return out / REPORT
+
+
+def measure(loaded: LoadedModel, test: WorldDataset, say: Callable[[str], None]) -> Measured:
+    """Retrieval among the test scenes and a linear probe per modality."""
+    config = loaded.config
+    filter_bank, statistics = build_filter_bank(config.audio), (config.audio.mean, config.audio.std)
+    embeddings = embed_dataset(
+        loaded.model, test, filter_bank, statistics, loaded.banks, config.objective.representation
+    )
+    say("fitting linear probes")
+    parts = {}
+    for split, limit in (("train", PROBE_CLIPS), ("validation", None), ("test", None)):
+        clips = build_clips(config, split)  # type: ignore[arg-type]
+        assert isinstance(clips, WorldDataset)
+        clips = WorldDataset(clips.world, clips.start, min(len(clips), limit or len(clips)))
+        features = pooled_features(loaded.model, clips, filter_bank, statistics)
+        parts[split] = (features, kind_labels(clips))
+    return Measured(embeddings, retrieve(embeddings), _probes(parts))
+
+
+def _probes(parts: dict[str, tuple[dict[Modality, Tensor], Tensor]]) -> dict[str, float]:
+    def of(pick: Callable[[dict[Modality, Tensor]], Tensor]) -> float:
+        train, validation, test = ((pick(f), y) for f, y in (parts[s] for s in ("train", "validation", "test")))
+        return probe(train, validation, test)[0]
+
+    return {
+        "audio": of(lambda f: f[Modality.AUDIO]),
+        "visual": of(lambda f: f[Modality.VISUAL]),
+        "audiovisual": of(lambda f: torch.cat([f[m] for m in Modality], dim=1)),
+    }
+
+
+def kind_labels(clips: WorldDataset) -> Tensor:
+    """Which kinds sound in each clip, (N, kinds)."""
+    labels = torch.zeros(len(clips), len(KINDS))
+    for i in range(len(clips)):
+        labels[i, [KINDS.index(kind) for kind in clips.scene(i).labels]] = 1
+    return labels
+
+
+def chance(k: int, pool: int) -> float:
+    """R@k of guessing, per cent."""
+    return 100 * min(1.0, k / pool)
+
+
+def results_record(loaded: LoadedModel, measured: Measured, out: Path, seconds: float) -> dict[str, Any]:
+    """What results.json holds."""
+    pool = len(measured.embeddings.names)
+    return {
+        "task": "demo",
+        "retrieval": measured.retrieval.record(),
+        "chance": {f"R@{k}": chance(k, pool) for k in (1, 5, 10)},
+        "probe_mAP": measured.probes,
+        "pool": pool,
+        "steps": loaded.meta["step"],
+        "seconds_of_training": round(seconds, 1),
+        "seed": loaded.config.seed,
+        "bank_seed": loaded.config.bank.seed,
+        "checkpoint": checkpoints_of(out)[-1][1].name,
+        "provenance": provenance(processes=min(PROCESSES, os.cpu_count() or 1)),
+    }
+
+
+def write_report(
+    out: Path, loaded: LoadedModel, test: WorldDataset, measured: Measured, results: dict[str, Any]
+) -> None:
+    """The report: curves, retrieval against chance, sounds with the pictures found for them, similarities."""
+    forth, back = measured.retrieval.audio_to_video, measured.retrieval.video_to_audio
+    page = Page("EquiAV on a generated world")
+    page.text(
+        "A very small model learnt, without labels, which sound belongs to which picture. In this world the kind of "
+        "a thing gives its timbre, its size the pitch, its colour the rhythm; silent things look no different."
+    )
+    page.add(
+        cards(
+            [
+                ("R@10, sound to picture", f"{forth.r10:.1f} %"),
+                ("R@10, picture to sound", f"{back.r10:.1f} %"),
+                (f"by chance among {forth.pool} scenes", f"{chance(10, forth.pool):.1f} %"),
+                ("steps", str(results["steps"])),
+            ]
+        )
+    )
+    page.heading("Sounds, and the pictures found for them")
+    page.text("Each row: a held-out sound, then the best pictures of all held-out scenes. Green is its own.", note=True)
+    for query in _example_queries(len(test)):
+        page.add(_example(query, loaded, test, measured.embeddings))
+    page.heading("Retrieval among held-out scenes").figure(_retrieval_figure(measured.retrieval))
+    page.heading("Training").figure(_training_figure(out), "Losses and validation as training went on.")
+    page.heading("Similarity of every sound with every picture")
+    page.figure(
+        _similarity_figure(measured.embeddings), f"The first {SQUARE} held-out scenes; the diagonal is the truth."
+    )
+    page.heading("What the frozen encoders know").add(
+        table(
+            ["linear probe for the kinds that sound", "mAP, %"],
+            [[name, f"{value:.1f}"] for name, value in measured.probes.items()],
+        )
+    )
+    page.heading("Where the numbers come from")
+    facts = {**{k: results[k] for k in ("steps", "seconds_of_training", "seed", "checkpoint")}, **results["provenance"]}
+    page.add(table(["fact", "value"], [[k, str(v)] for k, v in facts.items()]))
+    page.write(out / REPORT)
+
+
+def _example_queries(count: int) -> list[int]:
+    """Evenly spaced, so that nobody can have picked them."""
+    return [i * count // EXAMPLES for i in range(min(EXAMPLES, count))]
+
+
+def _example(query: int, loaded: LoadedModel, test: WorldDataset, embeddings: Embeddings) -> str:
+    a, v = F.normalize(embeddings.audio, dim=1), F.normalize(embeddings.visual, dim=1)
+    similarity = a[query] @ v.T
+    best = similarity.topk(min(SHOWN, len(test))).indices.tolist()
+    sound = test.sample(query, 0).waveform
+    figure = new_figure(1.9, 1.1)
+    energies = build_filter_bank(loaded.config.audio)(sound[None])[0].numpy()
+    spectrogram_row([figure.add_subplot()], [energies], (float(energies.min()), float(energies.max())))
+    rank = 1 + int((similarity > similarity[query]).sum())
+    own = image(_picture(test, query), f"its own: rank {rank}", hit=True, pixel=True)
+    cells = [player(sound.numpy(), test.world.sample_rate), image(png(figure, 70), "its spectrogram")]
+    cells += [
+        image(_picture(test, i), f"{n + 1}. {similarity[i]:.2f}", hit=i == query, pixel=True)
+        for n, i in enumerate(best)
+    ]
+    return row(cells if query in best else [*cells, own])
+
+
+def _picture(test: WorldDataset, index: int) -> bytes:
+    middle = test.sample(index, test.frames // 2).frame
+    return picture_png(middle.permute(1, 2, 0).numpy(), scale=2)
+
+
+def _retrieval_figure(result: RetrievalResult) -> bytes:
+    figure = new_figure(6.5, 3)
+    pool = result.audio_to_video.pool
+    bars(
+        figure.add_subplot(),
+        ["R@1", "R@5", "R@10"],
+        {
+            "sound to picture": [getattr(result.audio_to_video, k) for k in ("r1", "r5", "r10")],
+            "picture to sound": [getattr(result.video_to_audio, k) for k in ("r1", "r5", "r10")],
+            "chance": [chance(k, pool) for k in (1, 5, 10)],
+        },
+        "per cent of queries",
+    )
+    return png(figure)
+
+
+def _training_figure(out: Path) -> bytes:
+    records = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
+    train = [r for r in records if r["kind"] == "train"]
+    figure = new_figure(10, 3.2)
+    left, right = figure.subplots(1, 2)
+    steps = [r["step"] for r in train]
+    names = {"inter": "inter-modal", "intra_audio": "intra-modal, sound", "intra_visual": "intra-modal, picture"}
+    curves(left, {label: (steps, [r[k] for r in train]) for k, label in names.items()}, "step", "loss")
+    checks = [r for r in records if r["kind"] == "validation"]
+    series = {
+        label: ([r["step"] for r in checks], [r[f"{way}/R@10"] for r in checks])
+        for way, label in (("audio_to_video", "sound to picture"), ("video_to_audio", "picture to sound"))
+    }
+    curves(right, series, "step", "R@10 on validation, per cent")
+    return png(figure)
+
+
+def _similarity_figure(embeddings: Embeddings) -> bytes:
+    a, v = (F.normalize(x[:SQUARE], dim=1) for x in (embeddings.audio, embeddings.visual))
+    figure = new_figure(5.4, 4.6)
+    matrix(figure.add_subplot(), (a @ v.T).numpy(), "picture", "sound")
+    return png(figure)

@@ -79,7 +79,7 @@ class FilterBank:
         chunk = max(1, CPU_WINDOWS // windows)
         if waveforms.device.type != "cpu" or chunk >= len(waveforms):
             return self._energies(waveforms)
-        return torch.cat([self._energies(part) for part in waveforms.split(chunk)])
+        return torch.cat([self._energies(part) for part in torch.split(waveforms, chunk)])
 
     def _energies(self, waveforms: Tensor) -> Tensor:
         windows = waveforms.unfold(1, self.window, self.hop)
@@ -92,7 +92,8 @@ class FilterBank:
         transformed = torch.fft.rfft(windows, n=size)
         spectrum = transformed.real.square() + transformed.imag.square()
         bank = mel_bank(self.bins, size, self.sample_rate).to(spectrum)
-        return (spectrum @ bank).clamp_(min=FLOOR).log_()
+        energies: Tensor = spectrum @ bank
+        return energies.clamp_(min=FLOOR).log_()
 
 
 def _remove_mean(waveforms: Tensor, lengths: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -68,3 +68,34 @@ def value_table(axis: Axes, values: Array, names: Sequence[str], columns: Sequen
     axis.set_yticks(range(len(names)), names, fontsize=6)
     axis.set_xticks(range(len(columns)), columns, fontsize=6)
     axis.tick_params(length=0)
+
+
+def curves(axis: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str) -> None:
+    """Lines with their names."""
+    for name, (xs, ys) in series.items():
+        axis.plot(xs, ys, label=name, linewidth=1.4, marker="o" if len(xs) < 20 else None, markersize=3)
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.grid(alpha=0.25)
+    axis.legend(frameon=False, fontsize=8)
+
+
+def bars(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[float]], y: str) -> None:
+    """Grouped bars with their values written on them."""
+    width = 0.8 / len(series)
+    places = np.arange(len(groups))
+    for i, (name, values) in enumerate(series.items()):
+        drawn = axis.bar(places + (i - (len(series) - 1) / 2) * width, values, width * 0.92, label=name)
+        axis.bar_label(drawn, fmt="%.1f", fontsize=7, padding=1)
+    axis.set_xticks(places, groups)
+    axis.set_ylabel(y)
+    axis.grid(axis="y", alpha=0.25)
+    axis.legend(frameon=False, fontsize=8)
+
+
+def matrix(axis: Axes, values: Array, x: str, y: str) -> None:
+    """A square of numbers as a picture with its scale."""
+    drawn = axis.imshow(values, cmap="viridis", interpolation="nearest")
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.figure.colorbar(drawn, ax=axis, shrink=0.8)

@@ -1,0 +1,108 @@
+"""The base model's training step at batch 4 on a CPU: seconds, memory, and what S = 16 costs beside S = 1.
+
+    python benchmarks/training_step.py [pairs]     # about a minute per pair; writes benchmarks/results/training_step.json
+
+S = 1 and S = 16 take turns, and medians of CPU time are compared, so that a busy machine disturbs both alike. Beside
+them a plain matrix product (2048 x 768 x 3072) is timed in the same run.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from equiav.build import build_filter_bank, build_model, build_pipelines
+from equiav.config import Config
+from equiav.losses.equiav import LossWeights
+from equiav.provenance import provenance, write_json
+from equiav.randomness import stream
+from equiav.training.objectives import Inputs, Objective, draw_step
+from equiav.training.optim import adamw
+from equiav.training.step import Step
+from equiav.types import Batch
+
+BATCH, COUNTS = 4, (1, 16)
+RESULTS = Path(__file__).parent / "results" / "training_step.json"
+# The authors' released code on two shared cores: CPU-seconds of a step, GB of memory, share of a matrix product's speed.
+RELEASED = {"cpu_seconds": [46.6, 55.0], "peak_gb": 7.5, "share_of_gemm": [0.56, 0.59]}
+
+
+def random_batch(config: Config) -> Batch:
+    """Ten seconds of noise and a noisy picture per clip."""
+    rng = stream(0, 0, "benchmark")
+    samples = 10 * config.audio.sample_rate
+    side = config.visual.size
+    frames = torch.randint(256, (BATCH, 3, side, side), generator=rng, dtype=torch.uint8)
+    waveforms = torch.randn(BATCH, samples, generator=rng) * 0.1
+    return Batch(tuple(map(str, range(BATCH))), waveforms, torch.full((BATCH,), samples), frames)
+
+
+def gemm_gflops() -> float:
+    """10^9 operations per CPU-second of a plain product."""
+    a, b = torch.randn(2048, 768), torch.randn(768, 3072)
+    a @ b
+    start = time.process_time()
+    for _ in range(20):
+        a @ b
+    return 20 * 2 * 2048 * 768 * 3072 / (time.process_time() - start) / 1e9
+
+
+def peak_gb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def main() -> None:
+    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    config = Config()
+    inputs = Inputs(build_filter_bank(config.audio), config.audio.mean, config.audio.std)
+    objective = Objective(build_model(config), build_pipelines(config.augment), inputs)
+    optimiser = adamw(objective, rate=1e-5, weight_decay=1e-5, betas=(0.9, 0.95))
+    step = Step(objective, objective, None, None)
+    batch = random_batch(config)
+
+    def one(count: int, number: int) -> tuple[float, float]:
+        draws = draw_step(objective.augment, BATCH, count, 0, number)
+        cpu, wall = time.process_time(), time.perf_counter()
+        optimiser.zero_grad(set_to_none=True)
+        step(batch, draws, LossWeights())
+        optimiser.step()
+        return time.process_time() - cpu, time.perf_counter() - wall
+
+    one(16, 0)
+    times: dict[int, list[tuple[float, float]]] = {count: [] for count in COUNTS}
+    products = [gemm_gflops()]
+    for pair in range(pairs):
+        for count in COUNTS if pair % 2 else COUNTS[::-1]:
+            times[count].append(one(count, pair))
+        products.append(gemm_gflops())
+        print(f"pair {pair + 1}/{pairs}:", {c: f"{t[-1][0]:.1f} CPU-s" for c, t in times.items()}, flush=True)
+    cpu = {c: statistics.median(t[0] for t in values) for c, values in times.items()}
+    wall = {c: statistics.median(t[1] for t in values) for c, values in times.items()}
+    gflop = 3 * BATCH * 2 * (97.76 + 35.37)  # forward and twice that backward, 2 per multiply-add (evaluate cost)
+    product = statistics.median(products)
+    record = {
+        "batch": BATCH,
+        "pairs": pairs,
+        "cpu_seconds": cpu,
+        "wall_seconds": wall,
+        "cost_of_s16_percent": 100 * (cpu[16] / cpu[1] - 1),
+        "all": {c: values for c, values in times.items()},
+        "gflop_per_step": gflop,
+        "gflops_per_cpu_second": gflop / cpu[16],
+        "gemm_gflops_per_cpu_second": product,
+        "share_of_gemm": gflop / cpu[16] / product,
+        "peak_gb": peak_gb(),
+        "released": RELEASED,
+        "provenance": provenance(),
+    }
+    write_json(RESULTS, record)
+    print({k: record[k] for k in ("cpu_seconds", "wall_seconds", "cost_of_s16_percent", "share_of_gemm", "peak_gb")})
+
+
+if __name__ == "__main__":
+    main()

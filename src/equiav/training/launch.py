@@ -1,0 +1,35 @@
+"""Training on all cores of one machine: one process per core is half as fast again as one process with many threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from equiav.errors import TrainingError
+
+KEPT = 20  # last lines of a failed run, for the message
+
+
+def train_on_cores(
+    recipe: Path, overrides: tuple[str, ...], out: Path, *, processes: int, say: Callable[[str], None]
+) -> None:
+    """Runs `equiav pretrain` under torchrun with one thread per process, passing its progress lines on."""
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    command = [*launcher, "-m", "equiav.cli", "pretrain", str(recipe), *overrides, "--out", str(out)]
+    threads = str(max(1, (os.cpu_count() or 1) // processes))
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1"}
+    last: list[str] = []
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            last = [*last[-KEPT:], line.rstrip()]
+            if line.startswith(("step ", "validation ", "resuming ")):
+                say(line.rstrip())
+    if process.returncode:
+        reason = next((line.removeprefix("equiav: ") for line in last if line.startswith("equiav: ")), "")
+        raise TrainingError(reason or f"training failed (exit code {process.returncode}): " + " | ".join(last[-3:]))

@@ -1,0 +1,94 @@
+"""Bad input on the command line: one line, exit code 2, nothing lost."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SMOKE = str(ROOT / "configs/pretrain/smoke.yaml")
+
+
+def equiav(*arguments, cwd=None, limit=None):
+    def before():
+        if limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "equiav.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, preexec_fn=before)
+
+
+def refused(run, message):
+    assert run.returncode == 2, run.stderr
+    assert "Traceback" not in run.stderr
+    said = [line for line in run.stderr.splitlines() if line.startswith("equiav: ")]
+    assert len(said) == 1
+    assert message in said[0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["train.stepz=3"], "train.stepz: unknown key"),
+        (["train.steps=-3"], "train.steps: Input should be greater than 0"),
+        (["train.epochs=1"], "give epochs or steps, one of them"),
+        (["train.batch=65"], "64 clips do not fill one batch of 65"),
+        (["objective.intra=none"], "inter centroid needs the predictor"),
+        (["nonsense"], "an override is key=value"),
+        (["data.kind=cinema"], "data"),
+        (["weights=nowhere"], "nowhere: no such checkpoint folder"),
+        (["data.kind=shards", "data.path=nowhere"], "data"),
+    ],
+)
+def test_recipes(folder, overrides, message):
+    run = equiav("pretrain", SMOKE, *overrides, "--out", folder / "run")
+    refused(run, message)
+
+
+def test_no_such_recipe(folder):
+    refused(equiav("pretrain", folder / "no.yaml"), "no.yaml: cannot be read")
+
+
+def test_unwritable_folder(folder):
+    (folder / "file").write_text("in the way")
+    refused(equiav("pretrain", SMOKE, "--out", folder / "file" / "run"), "cannot be written")
+
+
+def test_full_disk_loses_nothing(folder):
+    """A file limit stands for a full disk: the run stops in one line, the checkpoint before it stays whole."""
+    out = folder / "full"
+    small = ("train.steps=4", "train.checkpoint_every=2", "train.evaluate_every=null", "--out", out)
+    assert equiav("pretrain", SMOKE, "train.steps=4", *small[1:]).returncode == 0
+    kept = sorted(p.name for p in (out / "checkpoints").iterdir())
+    again = folder / "again"
+    run = equiav("pretrain", SMOKE, *small[:-1], again, limit=200_000)
+    refused(run, "cannot be written")
+    assert list((again / "checkpoints").iterdir()) == []
+    assert kept == ["step-00000002", "step-00000004"]
+    changed = equiav("pretrain", SMOKE, *small[:-2], "seed=9", "--out", out)
+    refused(changed, "seed was 0, now 9")
+
+
+def test_info_and_convert(folder):
+    refused(equiav("info", folder / "nothing"), "no such checkpoint folder")
+    refused(equiav("convert", folder / "nothing.pth", folder / "x"), "nothing.pth: no such file")
+    refused(equiav("augment", folder / "nothing.mp4"), "nothing.mp4: no such file")
+    (folder / "text.mp4").write_text("not a video")
+    refused(equiav("augment", folder / "text.mp4"), "cannot be opened as media")
+
+
+def test_help_explains_every_command():
+    text = equiav("--help").stdout
+    for command in ("demo", "pretrain", "info", "augment", "convert", "evaluate", "world"):
+        assert command in text
+    assert "key=value" in equiav("pretrain", "--help").stdout
+    assert equiav("--version").stdout.startswith("equiav ")
