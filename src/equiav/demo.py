@@ -144,7 +144,10 @@ def write_report(
         )
     )
     page.heading("Sounds, and the pictures found for them")
-    page.text("Each row: a held-out sound, then the best pictures of all held-out scenes. Green is its own.", note=True)
+    page.text(
+        "Each row: a held-out sound, its own picture, then the best pictures of all held-out scenes. Green is its own.",
+        note=True,
+    )
     for query in _example_queries(len(test)):
         page.add(_example(query, loaded, test, measured.embeddings))
     page.heading("Retrieval among held-out scenes").figure(_retrieval_figure(measured.retrieval))
@@ -179,13 +182,13 @@ def _example(query: int, loaded: LoadedModel, test: WorldDataset, embeddings: Em
     energies = build_filter_bank(loaded.config.audio)(sound[None])[0].numpy()
     spectrogram_row([figure.add_subplot()], [energies], (float(energies.min()), float(energies.max())))
     rank = 1 + int((similarity > similarity[query]).sum())
-    own = image(_picture(test, query), f"its own: rank {rank}", hit=True, pixel=True)
-    cells = [player(sound.numpy(), test.world.sample_rate), image(png(figure, 70), "its spectrogram")]
+    own = image(_picture(test, query), f"its own, rank {rank}", hit=True, pixel=True)
+    cells = [player(sound.numpy(), test.world.sample_rate), image(png(figure, 70), "its spectrogram"), own]
     cells += [
         image(_picture(test, i), f"{n + 1}. {similarity[i]:.2f}", hit=i == query, pixel=True)
         for n, i in enumerate(best)
     ]
-    return row(cells if query in best else [*cells, own])
+    return row(cells)
 
 
 def _picture(test: WorldDataset, index: int) -> bytes:

@@ -19,7 +19,13 @@ ROOT = Path(__file__).parents[2]
 
 def start(out):
     command = [sys.executable, "-m", "equiav.cli", "pretrain", str(ROOT / "configs/pretrain/smoke.yaml")]
-    overrides = ["train.workers=2", "train.steps=40", "train.checkpoint_every=2", "train.evaluate_every=20", "train.ema=0.9"]
+    overrides = [
+        "train.workers=2",
+        "train.steps=40",
+        "train.checkpoint_every=2",
+        "train.evaluate_every=20",
+        "train.ema=0.9",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [*command, *overrides, "--out", str(out)], env=environment, stderr=subprocess.PIPE, start_new_session=True

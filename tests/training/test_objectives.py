@@ -94,7 +94,9 @@ def test_equivariant_inter_is_the_centroid_of_one(batch):
     torch.testing.assert_close(z.inter_audio, expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("choices", [{}, {"intra": "invariant", "inter": "original"}, {"intra": "none", "inter": "original"}])
+@pytest.mark.parametrize(
+    "choices", [{}, {"intra": "invariant", "inter": "original"}, {"intra": "none", "inter": "original"}]
+)
 def test_every_trainable_parameter_gets_a_gradient(batch, choices):
     o = objective(**choices)
     o.losses(o(batch, draws(o)), LossWeights(0.0, 0.0, 0.0)).total.backward()

@@ -18,7 +18,7 @@ from PIL import Image
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --paper: #fcfcfa; --soft: #6b7280; --line: #d9d9d4; --good: #1a7f4b; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e8e4; --paper: #17181a; --soft: #9aa0a8; --line: #34363a; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 62rem;
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 66rem;
        margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 p.note, td.note, figcaption { color: var(--soft); font-size: .9rem; }
@@ -31,7 +31,7 @@ img { max-width: 100%; height: auto; } img.pixel { image-rendering: pixelated; }
 .cell { text-align: center; font-size: .8rem; color: var(--soft); max-width: 13rem; }
 .cell img { display: block; border: 3px solid transparent; border-radius: 4px; }
 .cell.hit img { border-color: var(--good); } .cell.hit { color: var(--good); font-weight: 600; }
-audio { width: 13rem; height: 2.2rem; display: block; }
+audio { width: 11rem; height: 2.2rem; display: block; }
 .cards { display: flex; flex-wrap: wrap; gap: 1rem; } .card { border: 1px solid var(--line); border-radius: 6px;
        padding: .6rem 1rem; } .card b { font-size: 1.5rem; display: block; }
 """
