@@ -1,6 +1,6 @@
 """The base model's training step at batch 4 on a CPU: seconds, memory, and what S = 16 costs beside S = 1.
 
-    python benchmarks/training_step.py [pairs]     # about a minute per pair; writes benchmarks/results/training_step.json
+    python benchmarks/training_step.py [pairs]     # a minute per pair; writes benchmarks/results/training_step.json
 
 S = 1 and S = 16 take turns, and medians of CPU time are compared, so that a busy machine disturbs both alike. Beside
 them a plain matrix product (2048 x 768 x 3072) is timed in the same run.
@@ -28,7 +28,7 @@ from equiav.types import Batch
 
 BATCH, COUNTS = 4, (1, 16)
 RESULTS = Path(__file__).parent / "results" / "training_step.json"
-# The authors' released code on two shared cores: CPU-seconds of a step, GB of memory, share of a matrix product's speed.
+# The authors' released code on two shared cores: CPU-seconds, GB of memory, share of a matrix product's speed.
 RELEASED = {"cpu_seconds": [46.6, 55.0], "peak_gb": 7.5, "share_of_gemm": [0.56, 0.59]}
 
 
@@ -91,7 +91,7 @@ def main() -> None:
         "cpu_seconds": cpu,
         "wall_seconds": wall,
         "cost_of_s16_percent": 100 * (cpu[16] / cpu[1] - 1),
-        "all": {c: values for c, values in times.items()},
+        "all": times,
         "gflop_per_step": gflop,
         "gflops_per_cpu_second": gflop / cpu[16],
         "gemm_gflops_per_cpu_second": product,

@@ -1,6 +1,6 @@
 """R@k on the generated world against steps and against time: EquiAV, plain contrast, contrast of augmented inputs.
 
-    python benchmarks/world_curves.py       # about 20 minutes on two idle cores; writes results/world_curves.json and a plot
+    python benchmarks/world_curves.py       # 20 minutes on two idle cores; writes results/world_curves.json, a plot
 
 Every variant is the world recipe with another objective: `original` contrasts (z, z), `augmented` contrasts (z', z'),
 both without an intra-modal term, for as many steps as EquiAV; `original, equal time` gets as long as EquiAV took.

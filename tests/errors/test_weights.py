@@ -5,7 +5,6 @@ import pickle
 
 import pytest
 import torch
-from tests.paper import golden_recipe as recipe
 
 from equiav.build import build_model, released_config
 from equiav.checkpoint import load_checkpoint
@@ -16,6 +15,7 @@ from equiav.models.released import from_released, released_sizes
 from equiav.models.vit import SIZES, Size
 from equiav.models.weights import from_mae, load_strict, read_state
 from equiav.types import Modality
+from tests.paper import golden_recipe as recipe
 
 SIZES_TINY = {"embed_dim": 64, "modality_specific_depth": 2, "num_heads": 4, "proj_hidden_dim": 96,
               "inter_proj_out_dim": 32, "intra_proj_out_dim": 48, "aug_emb_dim": 40, "img_size": 64,

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.paper.golden_recipe import DEFAULT
 
 from equiav.errors import ShapeError
 from equiav.losses.contrastive import equimod, info_nce, nt_xent
 from equiav.losses.equiav import LossWeights, equiav
 from equiav.models.equiav import centroid
 from equiav.models.predictor import AttentionPredictor
+from tests.paper.golden_recipe import DEFAULT
 
 TAU = 0.07
 

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from tests.paper.golden_recipe import DEFAULT
 
 from equiav.augment import photometry
 from equiav.augment.geometry import resized_crop
@@ -14,6 +13,7 @@ from equiav.evaluation.retrieval import retrieve
 from equiav.media.spectrogram import FilterBank
 from equiav.training.schedule import WarmupCosine
 from equiav.types import Embeddings, Modality
+from tests.paper.golden_recipe import DEFAULT
 
 
 def waveform(seed, n):

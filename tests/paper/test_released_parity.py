@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.paper import golden_recipe as recipe
 
 from equiav.build import build_classifier, build_model, released_config
 from equiav.losses.contrastive import info_nce, nt_xent
@@ -16,6 +15,7 @@ from equiav.models.equiav import mean_pool
 from equiav.models.released import finetuned_from_released, from_released, released_sizes, to_released
 from equiav.models.weights import load_strict
 from equiav.types import Modality
+from tests.paper import golden_recipe as recipe
 
 FILES = recipe.golden_files()
 EMBEDDING = {torch.float32: 1e-5, torch.float64: 1e-9}

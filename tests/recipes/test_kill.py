@@ -42,7 +42,7 @@ def wait_for_draft(process, out):
     folder = out / "checkpoints"
     while process.poll() is None:
         try:
-            if any(name.startswith(".step-") for name in os.listdir(folder)):
+            if any(item.name.startswith(".step-") for item in folder.iterdir()):
                 return
         except FileNotFoundError:
             pass

@@ -89,9 +89,7 @@ def test_nan_names_the_step_and_the_clips(tmp_path):
     trainer = Trainer(config, tmp_path, silent)
     clips = trainer.clips
     sick = next(iter(trainer.schedule.requests(2, 3)))[5][0]
-    sound, pictures = clips.clip(sick)
-    broken = type(clips)(clips.world, clips.start, clips.count)
-    sample = type(broken).sample
+    sample = type(clips).sample
 
     class Sick(type(clips)):
         def sample(self, index, frame):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from equiav.data.dataset import ClipDataset, collate
@@ -24,6 +26,8 @@ class Schedule:
     frames: int
     batch: int
     seed: int
+    weights: Tensor | None = None  # one per clip: an epoch then draws clips in proportion, with replacement
+    groups: tuple[str, ...] | None = None  # one per clip: no two of a group in one batch
 
     def __post_init__(self) -> None:
         if self.clips < self.batch:
@@ -36,8 +40,13 @@ class Schedule:
 
     def order(self, epoch: int) -> list[int]:
         """The clips in the order of one epoch."""
-        order: list[int] = torch.randperm(self.clips, generator=stream(self.seed, epoch, "order")).tolist()
-        return order
+        rng = stream(self.seed, epoch, "order")
+        if self.weights is None:
+            drawn = torch.randperm(self.clips, generator=rng)
+        else:
+            drawn = torch.multinomial(self.weights, self.clips, replacement=True, generator=rng)
+        order: list[int] = drawn.tolist()
+        return order if self.groups is None else apart(order, self.groups, self.batch)
 
     def requests(self, start: int, stop: int) -> Iterator[list[Request]]:
         """The global batches of steps `start` up to `stop`."""
@@ -49,6 +58,30 @@ class Schedule:
             chosen = order[k * self.batch : (k + 1) * self.batch]
             frames = torch.randint(self.frames, (self.batch,), generator=stream(self.seed, step, "frame"))
             yield list(zip(chosen, frames.tolist(), strict=True))
+
+
+def apart(order: Sequence[int], groups: Sequence[str], batch: int) -> list[int]:
+    """The same clips in nearly the same order, so that no batch holds two of one group.
+
+    A clip whose group stands in the current batch already waits for the next one. What can never be placed apart
+    (a group with more clips than there are batches) fills the end, where the last partial batch is dropped.
+    """
+    out: list[int] = []
+    waiting = deque(order)
+    while waiting:
+        used: set[str] = set()
+        held: list[int] = []
+        while waiting and len(used) < batch:
+            clip = waiting.popleft()
+            if groups[clip] in used:
+                held.append(clip)
+            else:
+                used.add(groups[clip])
+                out.append(clip)
+        if held and not waiting and len(used) < batch:
+            return [*out, *held]
+        waiting.extendleft(reversed(held))
+    return out
 
 
 class _Requested(Dataset[Sample]):
@@ -77,6 +110,12 @@ class _Rows:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+
+def balanced_weights(labels: Sequence[Sequence[str]]) -> Tensor:
+    """The paper's class-balancing weights: per clip the sum over its labels of 1000 / (count + 0.01)."""
+    counts = Counter(label for of_clip in labels for label in of_clip)
+    return torch.tensor([sum(1000 / (counts[label] + 0.01) for label in of_clip) for of_clip in labels])
 
 
 def training_batches(

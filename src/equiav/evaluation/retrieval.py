@@ -78,3 +78,59 @@ def retrieve(embeddings: Embeddings, chunk: int = CHUNK) -> RetrievalResult:
         audio_to_video=recall(ranks(embeddings.audio, embeddings.visual, chunk)),
         video_to_audio=recall(ranks(embeddings.visual, embeddings.audio, chunk)),
     )
+
+
+@dataclass(frozen=True)
+class ClassRetrieval:
+    """One direction where only classes pair: per cent of the first k that are of the query's class, mAP, and chance."""
+
+    p1: float
+    p5: float
+    p10: float
+    mean_average_precision: float
+    chance: float
+    queries: int
+    gallery: int
+
+    def record(self) -> dict[str, float]:
+        """As written to results files."""
+        return {
+            "P@1": self.p1,
+            "P@5": self.p5,
+            "P@10": self.p10,
+            "mAP": self.mean_average_precision,
+            "chance": self.chance,
+            "queries": self.queries,
+            "gallery": self.gallery,
+        }
+
+
+def class_retrieval(
+    queries: Float[Tensor, "n d"],
+    query_classes: Int[Tensor, " n"],
+    gallery: Float[Tensor, "m d"],
+    gallery_classes: Int[Tensor, " m"],
+    chunk: int = CHUNK,
+) -> ClassRetrieval:
+    """How much of what is found first belongs to the query's class.
+
+    Chance is the precision of a random order: the mean share of the query's class in the gallery. Queries whose class
+    the gallery does not hold cannot be answered and are refused.
+    """
+    if not bool(torch.isin(query_classes, gallery_classes).all()):
+        raise ShapeError("some queries are of a class that the gallery does not hold")
+    q, g = F.normalize(queries, dim=1), F.normalize(gallery, dim=1)
+    shown = {k: min(k, len(g)) for k in (1, 5, 10)}
+    sums, precision_sum, chance = dict.fromkeys(shown, 0.0), 0.0, 0.0
+    places = torch.arange(1, len(g) + 1, device=g.device)
+    for start in range(0, len(q), chunk):
+        order = (q[start : start + chunk] @ g.T).argsort(dim=1, descending=True, stable=True)
+        same = (gallery_classes[order] == query_classes[start : start + chunk, None]).double()
+        for k, n in shown.items():
+            sums[k] += float(same[:, :n].mean(dim=1).sum())
+        hits = same.cumsum(dim=1)
+        precision_sum += float(((hits / places * same).sum(dim=1) / same.sum(dim=1)).sum())
+        chance += float(same.mean(dim=1).sum())
+    n = len(q)
+    share = {k: 100 * v / n for k, v in sums.items()}
+    return ClassRetrieval(share[1], share[5], share[10], 100 * precision_sum / n, 100 * chance / n, n, len(g))

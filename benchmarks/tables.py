@@ -1,0 +1,107 @@
+"""Writes the tables of README.md and docs/ from the results files: no figure there is typed by hand.
+
+    python benchmarks/tables.py           # rewrites the blocks between <!-- table:NAME --> and <!-- /table -->
+    python benchmarks/tables.py --check   # only says whether they are up to date
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+BLOCK = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def origin(record: dict[str, Any]) -> str:
+    made = record["provenance"]
+    return f"{made['cores']} cores of {made['cpu']}, torch {made['torch']}, commit {made['commit']}, {made['utc'][:10]}"
+
+
+def augment(r: dict[str, Any]) -> str:
+    rows = [
+        ["draw 16 vectors, both modalities", f"{r['draw']['batched']:.3f}", f"{r['draw']['one_by_one']:.1f}",
+         f"{r['draw']['released']:.1f}"],
+        ["apply both augmentations", f"{sum(r['apply']['batched'].values()):.1f}",
+         f"{sum(r['apply']['one_by_one'].values()):.1f}", f"{r['apply']['released']:.1f}"],
+    ]  # fmt: skip
+    header = ["CPU-ms per sample, batch 64", "batched", "one by one, same run", "released code"]
+    return markdown(header, rows) + f"\n\n{origin(r)}."
+
+
+def training_step(r: dict[str, Any]) -> str:
+    rows = [
+        ["CPU-seconds per step", f"{r['cpu_seconds']['16']:.1f}", "46.6-55"],
+        ["share of a plain matrix product's speed", f"{r['share_of_gemm']:.2f}", "0.56-0.59"],
+        ["peak memory, GB", f"{r['peak_gb']:.1f}", f"{r['released']['peak_gb']}"],
+        ["cost of S = 16 beside S = 1", f"{r['cost_of_s16_percent']:+.2f} %", ""],
+    ]
+    return markdown(["base model, batch 4, float32", "equiav", "released code"], rows) + f"\n\n{origin(r)}."
+
+
+def world(r: dict[str, Any]) -> str:
+    rows = []
+    for name, run in r["runs"].items():
+        values = [f"{run[f'{way}/R@{k}'][-1]:.1f}" for way in ("audio_to_video", "video_to_audio") for k in (1, 5, 10)]
+        rows.append([name, str(run["step"][-1]), f"{run['seconds'] / 60:.1f}", *values])
+    ways = [f"{way} R@{k}" for way in ("A->V", "V->A") for k in (1, 5, 10)]
+    return markdown(["objective", "steps", "minutes", *ways], rows) + f"\n\nOne seed. {origin(r)}."
+
+
+def cost(r: dict[str, Any]) -> str:
+    rows = []
+    for m in r["modalities"]:
+        paper = r["paper"]["baseline"][m["modality"]]
+        rows.append([m["modality"], "baseline", f"{m['baseline_gmac']:.2f}", f"{paper:.2f}"])
+        for s, value in m["increase_gmac"].items():
+            theirs = r["paper"]["increase"][m["modality"]][s]
+            rows.append([m["modality"], f"S = {s}", f"+{value:.2f}", f"+{theirs:.2f}"])
+    return markdown(["modality", "row", "10^9 multiply-adds", "paper"], rows) + f"\n\n{r['convention']}."
+
+
+TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "augment": ("augment.json", augment),
+    "training_step": ("training_step.json", training_step),
+    "world": ("world_curves.json", world),
+    "cost": ("cost.json", cost),
+}
+
+
+def rendered(text: str) -> str:
+    """The text with every block made anew; blocks without results say so."""
+
+    def block(match: re.Match[str]) -> str:
+        file, make = TABLES[match[2]]
+        path = RESULTS / file
+        body = make(json.loads(path.read_text())) if path.exists() else "Not run yet."
+        return f"{match[1]}{body}\n{match[3]}"
+
+    return BLOCK.sub(block, text)
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", ROOT / "PAPER.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def main() -> None:
+    stale = [path for path in pages() if rendered(path.read_text()) != path.read_text()]
+    if "--check" in sys.argv:
+        print("\n".join(f"out of date: {path.relative_to(ROOT)}" for path in stale) or "tables are up to date")
+        sys.exit(bool(stale))
+    for path in stale:
+        path.write_text(rendered(path.read_text()))
+        print(f"written: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
