@@ -1,7 +1,7 @@
 """Writes the tables of README.md and docs/ from the results files: no figure there is typed by hand.
 
-    python benchmarks/tables.py           # rewrites the blocks between <!-- table:NAME --> and <!-- /table -->
-    python benchmarks/tables.py --check   # only says whether they are up to date
+python benchmarks/tables.py           # rewrites the blocks between <!-- table:NAME --> and <!-- /table -->
+python benchmarks/tables.py --check   # only says whether they are up to date
 """
 
 from __future__ import annotations

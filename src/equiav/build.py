@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 from torch import Tensor, nn
@@ -23,6 +25,7 @@ from equiav.config import (
     WorldConfig,
 )
 from equiav.data.dataset import ClipDataset, WorldDataset
+from equiav.data.paired import PairedDataset, PairedSet, read_paired
 from equiav.data.world import Difficulty, World
 from equiav.errors import ConfigError
 from equiav.media.spectrogram import FilterBank
@@ -156,6 +159,12 @@ def build_world(cfg: WorldConfig, sample_rate: int) -> World:
     return World(cfg.seed, cfg.size, cfg.seconds, sample_rate, difficulty=difficulty)
 
 
+@lru_cache(maxsize=2)
+def _paired_set(path: str, size: int, seconds: float, sample_rate: int) -> PairedSet:
+    """Read once, however many splits are asked for."""
+    return read_paired(Path(path), size=size, seconds=seconds, sample_rate=sample_rate)
+
+
 def build_clips(config: Config, split: Split) -> ClipDataset:
     """The clips of one split."""
     data = config.data
@@ -164,8 +173,11 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
             starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
             counts = {"train": data.count, "validation": data.validation, "test": data.test}
             return WorldDataset(build_world(data, config.audio.sample_rate), starts[split], counts[split])
-        case "shards":
-            raise ConfigError(f"data.path {data.path}: prepared folders cannot be read yet")
+        case "paired":
+            source = _paired_set(data.path, config.visual.size, data.seconds, config.audio.sample_rate)
+            return PairedDataset(source, split, data.anchor, data.partners, config.seed)
+        case "shards" | "cavmae":
+            raise ConfigError(f"data.kind {data.kind}: cannot be read yet")
         case never:
             assert_never(never)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from equiav import __version__
-from equiav.errors import EquiAVError
+from equiav.errors import DataError, EquiAVError, MediaError
 
 # Rooms are imported inside the commands: torch alone would make `--help` take seconds.
 app = typer.Typer(
@@ -203,9 +203,10 @@ def main() -> None:
     try:
         app()
     except EquiAVError as error:
-        # Under torchrun every process meets the same error; one of them says it.
-        if os.environ.get("RANK", "0") == "0":
-            print(f"equiav: {error}", file=sys.stderr)
+        # Under torchrun most errors meet every process: one says it. What a process read, only that one may know.
+        rank = os.environ.get("RANK", "0")
+        if rank == "0" or isinstance(error, DataError | MediaError):
+            print(f"equiav: {'' if rank == '0' else f'process {rank}: '}{error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

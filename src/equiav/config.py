@@ -198,13 +198,39 @@ class WorldConfig(_Section):
 
 
 class ShardsConfig(_Section):
-    """Prepared videos: a folder written by `equiav prepare`."""
+    """Prepared videos: a folder written by `equiav prepare`.
+
+    `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `balanced` draws
+    clips by the paper's class weights; `one_per_source` keeps clips of one video out of each other's batch.
+    """
 
     kind: Literal["shards"] = "shards"
     path: str
+    statistics: Literal["recipe", "data"] = "recipe"
+    balanced: bool = False
+    one_per_source: bool = False
 
 
-DataConfig = Annotated[WorldConfig | ShardsConfig, Field(discriminator="kind")]
+class PairedConfig(_Section):
+    """Sounds and images paired only by class: a tar or folder with manifest.csv. This uses labels."""
+
+    kind: Literal["paired"] = "paired"
+    path: str
+    seconds: PositiveFloat = 5.0
+    anchor: Literal["sound", "image"] = "image"
+    partners: Positive = 10
+
+
+class CavMaeConfig(_Section):
+    """Data files as CAV-MAE and EquiAV write them: JSON lists of wav files and extracted frames."""
+
+    kind: Literal["cavmae"] = "cavmae"
+    train: str
+    validation: str
+    test: str | None = None
+
+
+DataConfig = Annotated[WorldConfig | ShardsConfig | PairedConfig | CavMaeConfig, Field(discriminator="kind")]
 
 
 class OptimConfig(_Section):
@@ -229,11 +255,13 @@ class OptimConfig(_Section):
 class TrainConfig(_Section):
     """How long and in what portions: `batch` counts the clips of one step over all processes.
 
+    With `shrink_batch` a set too small for one batch gets a smaller one, with a notice, instead of a refusal.
     With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
     all clips of the batch stay negatives of each other.
     """
 
     batch: Positive = 256
+    shrink_batch: bool = False
     micro_batch: Positive | None = None
     epochs: PositiveFloat | None = None
     steps: Positive | None = None

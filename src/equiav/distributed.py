@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def active() -> bool:
@@ -83,3 +85,12 @@ def broadcast_flag(value: bool) -> bool:
     flag = torch.tensor(int(value), device=device)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)
     return bool(flag.item())
+
+
+def everyone(items: list[T]) -> list[T]:
+    """The items of all ranks in rank order, known to all; lists may differ in length."""
+    if world_size() == 1:
+        return items
+    gathered: list[list[T]] = [[] for _ in range(world_size())]
+    dist.all_gather_object(gathered, items)
+    return [item for part in gathered for item in part]

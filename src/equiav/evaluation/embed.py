@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from equiav.data.dataset import ClipDataset
 from equiav.data.loader import evaluation_batches
-from equiav.distributed import rank, world_size
+from equiav.distributed import everyone, rank, world_size
 from equiav.media.image import normalise, to_float
 from equiav.media.spectrogram import FilterBank, standardise
 from equiav.models.equiav import EquiAV, Representation
@@ -48,13 +47,4 @@ def embed_dataset(
             parts[m].append(model[m].embed(inputs[m], banks[m].to(device), representation).float().cpu())
     model.train(training)
     names = tuple(clips.name(i) for i in range(len(clips)))
-    return Embeddings(names, _everyone(parts[Modality.AUDIO]), _everyone(parts[Modality.VISUAL]))
-
-
-def _everyone(parts: list[Tensor]) -> Tensor:
-    """The rows of all processes in their order; shares may differ in length."""
-    if world_size() == 1:
-        return torch.cat(parts)
-    gathered: list[list[Tensor]] = [[] for _ in range(world_size())]
-    dist.all_gather_object(gathered, parts)
-    return torch.cat([part for rows in gathered for part in rows])
+    return Embeddings(names, torch.cat(everyone(parts[Modality.AUDIO])), torch.cat(everyone(parts[Modality.VISUAL])))

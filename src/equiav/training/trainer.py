@@ -20,10 +20,9 @@ from equiav.build import Split, build_bank, build_clips, build_filter_bank, buil
 from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state
 from equiav.config import Config, dump_config
 from equiav.data.loader import Schedule, training_batches
-from equiav.distributed import barrier, broadcast_flag, gather, rank, world_size
+from equiav.distributed import barrier, broadcast_flag, everyone, gather, rank, world_size
 from equiav.errors import CheckpointError, TrainingError
-from equiav.evaluation.embed import embed_dataset
-from equiav.evaluation.retrieval import RetrievalResult, retrieve
+from equiav.evaluation.benchmark import Record, retrieval_record
 from equiav.inference import BANK, save_model
 from equiav.losses.equiav import LossWeights
 from equiav.models.weights import load_strict
@@ -217,18 +216,17 @@ class Trainer:
         if train.evaluate_every and (self.step % train.evaluate_every == 0 or self.step == self.total):
             result = self.evaluate("validation")
             if journal:
-                forth, back = result.audio_to_video, result.video_to_audio
                 journal.write("validation", self.step, _flat(result))
-                self.say(f"validation at step {self.step}: R@10 {forth.r10:.1f} % (audio to video), {back.r10:.1f} %")
+                self.say(f"validation at step {self.step}: {_headline(result)}")
 
-    def evaluate(self, split: Split) -> RetrievalResult:
+    def evaluate(self, split: Split) -> Record:
         """Zero-shot retrieval on a split, as the model would be used: with the moving average where there is one."""
         cfg = self.config
         model = self.model
         if self.average is not None:
             model = build_model(cfg).to(self.device)
             model.load_state_dict(self.average)
-        embeddings = embed_dataset(
+        return retrieval_record(
             model,
             build_clips(cfg, split),
             build_filter_bank(cfg.audio),
@@ -236,7 +234,6 @@ class Trainer:
             {m: build_bank(cfg, m) for m in Modality},
             cfg.objective.representation,
         )
-        return retrieve(embeddings)
 
     def _save(self) -> None:
         """Writes the checkpoint of this step and removes those no longer kept."""
@@ -272,8 +269,15 @@ def _health(z: Projections) -> dict[str, float]:
     return values
 
 
-def _flat(result: RetrievalResult) -> dict[str, float]:
-    return {f"{way}/{k}": v for way, values in result.record().items() for k, v in values.items()}
+def _flat(result: Record) -> dict[str, float]:
+    return {f"{way}/{k}": v for way, values in result.items() for k, v in values.items()}
+
+
+def _headline(result: Record) -> str:
+    """The figure to watch: R@10, or P@10 where only classes pair."""
+    forth, back = result["audio_to_video"], result["video_to_audio"]
+    key = "R@10" if "R@10" in forth else "P@10"
+    return f"{key} {forth[key]:.1f} % (audio to video), {back[key]:.1f} %"
 
 
 def refuse_changed(saved: Config, asked: Config, path: Path) -> None:
@@ -297,7 +301,8 @@ def refuse_nan(terms: LossTerms, z: Projections, batch: Batch, step: int) -> Non
     """Stops a run whose loss is not a number, naming the step and the clips it came from."""
     if broadcast_flag(not math.isfinite(float(terms.total))):
         rows = torch.stack([~x.isfinite().all(dim=1) for x in z.tensors()]).any(dim=0).tolist()
-        bad = [name for name, is_bad in zip(batch.names, rows, strict=True) if is_bad] or list(batch.names)
+        bad = everyone([name for name, is_bad in zip(batch.names, rows, strict=True) if is_bad])
+        bad = bad or everyone(list(batch.names))
         more = f" and {len(bad) - CLIPS_NAMED} more" if len(bad) > CLIPS_NAMED else ""
         shown = ", ".join(bad[:CLIPS_NAMED])
         raise TrainingError(f"the loss is not a number at step {step}; clips: {shown}{more}; nothing of it was saved")
