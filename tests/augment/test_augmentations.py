@@ -159,3 +159,47 @@ def test_rows_are_the_rows_of_the_whole(modality, rng):
     whole = p.apply(x, draws)
     torch.testing.assert_close(p.apply(x[8:20], draws.rows(8, 20)), whole[8:20], rtol=0, atol=1e-6)
     assert torch.equal(p.encode(draws.rows(8, 20)), p.encode(draws)[8:20])
+
+
+def test_ranges_are_the_stated_ones(rng):
+    """Each parameter fills its range and stays inside."""
+    a, v = (PIPELINES[m].vectors(4000, 1, rng)[:, 0] for m in ("audio", "visual"))
+
+    def column(t, modality, slot, on):
+        p = PIPELINES[modality]
+        return t[t[:, p.slot(on)] == 1, p.slot(slot)]
+
+    time = column(a, "audio", "specaugment.time_end", "specaugment.on")
+    time = time - column(a, "audio", "specaugment.time_start", "specaugment.on")
+    assert 0.18 < time.max() <= 192 / 1024
+    band = column(a, "audio", "specaugment.frequency_end", "specaugment.on")
+    band = band - column(a, "audio", "specaugment.frequency_start", "specaugment.on")
+    assert 0.36 < band.max() <= 48 / 128
+    shift = column(a, "audio", "shift.shift", "shift.on")
+    assert (-0.5 <= shift).all()
+    assert (shift < 0.5).all()
+    for t, modality, low, high in ((a, "audio", 0.8, 1.5), (v, "visual", 3 / 4, 4 / 3)):
+        w, h = (column(t, modality, f"crop.{s}", "crop.on") for s in "wh")
+        assert (w * h).min() > 0.079
+        assert (w / h).min() > low - 1e-4
+        assert (w / h).max() < high + 1e-4
+        for at, size in (("x", w), ("y", h)):
+            assert (column(t, modality, f"crop.{at}", "crop.on") + size).max() <= 1 + 1e-6
+        sigma = 2 * column(t, modality, "blur.sigma", "blur.on")
+        assert 0.1 <= sigma.min() < 0.15 < 1.95 < sigma.max() <= 2.0
+        for slot, strength in (("brightness", 0.4), ("contrast", 0.4)):
+            change = column(t, modality, f"jitter.{slot}", "jitter.on")
+            assert 0.38 < change.abs().max() <= strength
+    assert 0.09 < column(v, "visual", "jitter.hue", "jitter.on").abs().max() <= 0.1
+
+
+@pytest.mark.parametrize("modality", ["audio", "visual"])
+def test_crop_is_cutting_and_stretching(modality, rng):
+    """x, y, w, h each where they belong: compared with slicing and interpolation."""
+    x = inputs(modality, rng, 1)
+    draw = Draw(torch.ones(1, dtype=torch.bool), torch.tensor([[0.25, 0.5, 0.5, 0.125]]))
+    along_x, along_y = (2, 3) if modality == "audio" else (3, 2)
+    cut = x.narrow(along_x, x.shape[along_x] // 4, x.shape[along_x] // 2)
+    cut = cut.narrow(along_y, x.shape[along_y] // 2, x.shape[along_y] // 8)
+    expected = torch.nn.functional.interpolate(cut, size=x.shape[2:], mode="bilinear")
+    torch.testing.assert_close(PIPELINES[modality].parts["crop"].apply(x, draw), expected, atol=1e-5, rtol=0)
