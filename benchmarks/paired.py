@@ -14,7 +14,8 @@ import sys
 import time
 from pathlib import Path
 
-from equiav.build import build_bank, build_clips, build_filter_bank, build_model
+from equiav.build import build_bank, build_filter_bank, build_model
+from equiav.build_data import build_clips
 from equiav.config import load_config
 from equiav.evaluation.benchmark import Record, retrieval_record
 from equiav.inference import load_model

@@ -58,6 +58,18 @@ def world(r: dict[str, Any]) -> str:
     return markdown(["objective", "steps", "minutes", *ways], rows) + f"\n\nOne seed. {origin(r)}."
 
 
+def paired(*records: dict[str, Any]) -> str:
+    rows = []
+    for r in records:
+        for seed, run in r["seeds"].items():
+            ways = [run["test"][way] for way in ("audio_to_video", "video_to_audio")]
+            values = [f"{w[k]:.1f}" for w in ways for k in ("P@1", "P@10", "mAP", "chance")]
+            rows.append([Path(r["recipe"]).stem, seed, f"{run['seconds'] / 60:.1f}", *values])
+    header = ["recipe", "seed", "minutes"]
+    header += [f"{way} {k}" for way in ("A->V", "V->A") for k in ("P@1", "P@10", "mAP", "chance")]
+    return markdown(header, rows) + f"\n\nHeld-out sounds and images, per cent, by class. {origin(records[0])}."
+
+
 def cost(r: dict[str, Any]) -> str:
     rows = []
     for m in r["modalities"]:
@@ -69,11 +81,12 @@ def cost(r: dict[str, Any]) -> str:
     return markdown(["modality", "row", "10^9 multiply-adds", "paper"], rows) + f"\n\n{r['convention']}."
 
 
-TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
-    "augment": ("augment.json", augment),
-    "training_step": ("training_step.json", training_step),
-    "world": ("world_curves.json", world),
-    "cost": ("cost.json", cost),
+TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
+    "augment": (("augment.json",), augment),
+    "training_step": (("training_step.json",), training_step),
+    "world": (("world_curves.json",), world),
+    "cost": (("cost.json",), cost),
+    "paired": (("class_paired.json", "av_mnist.json"), paired),
 }
 
 
@@ -81,9 +94,9 @@ def rendered(text: str) -> str:
     """The text with every block made anew; blocks without results say so."""
 
     def block(match: re.Match[str]) -> str:
-        file, make = TABLES[match[2]]
-        path = RESULTS / file
-        body = make(json.loads(path.read_text())) if path.exists() else "Not run yet."
+        files, make = TABLES[match[2]]
+        records = [json.loads((RESULTS / file).read_text()) for file in files if (RESULTS / file).exists()]
+        body = make(*records) if records else "Not run yet."
         return f"{match[1]}{body}\n{match[3]}"
 
     return BLOCK.sub(block, text)

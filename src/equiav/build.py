@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from pathlib import Path
-from typing import Literal
-
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
@@ -22,11 +18,7 @@ from equiav.config import (
     ModelConfig,
     PredictorConfig,
     VisualConfig,
-    WorldConfig,
 )
-from equiav.data.dataset import ClipDataset, WorldDataset
-from equiav.data.paired import PairedDataset, PairedSet, read_paired
-from equiav.data.world import Difficulty, World
 from equiav.errors import ConfigError
 from equiav.media.spectrogram import FilterBank
 from equiav.models.classifier import Classifier, modalities
@@ -146,40 +138,6 @@ def build_bank(config: Config, modality: Modality) -> Tensor:
     """The fixed bank of vectors (S, d_t) that evaluation uses for the centroid."""
     rng = stream(config.bank.seed, 0, f"bank/{modality.value}")
     return build_vector_source(config, modality).vectors(1, config.bank.size, rng)[0]
-
-
-Split = Literal["train", "validation", "test"]
-
-
-def build_world(cfg: WorldConfig, sample_rate: int) -> World:
-    """The generated world of the recipe."""
-    difficulty = Difficulty(
-        max_things=cfg.max_things, max_sounding=cfg.max_sounding, another=cfg.another, duet=cfg.duet
-    )
-    return World(cfg.seed, cfg.size, cfg.seconds, sample_rate, difficulty=difficulty)
-
-
-@lru_cache(maxsize=2)
-def _paired_set(path: str, size: int, seconds: float, sample_rate: int) -> PairedSet:
-    """Read once, however many splits are asked for."""
-    return read_paired(Path(path), size=size, seconds=seconds, sample_rate=sample_rate)
-
-
-def build_clips(config: Config, split: Split) -> ClipDataset:
-    """The clips of one split."""
-    data = config.data
-    match data.kind:
-        case "world":
-            starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
-            counts = {"train": data.count, "validation": data.validation, "test": data.test}
-            return WorldDataset(build_world(data, config.audio.sample_rate), starts[split], counts[split])
-        case "paired":
-            source = _paired_set(data.path, config.visual.size, data.seconds, config.audio.sample_rate)
-            return PairedDataset(source, split, data.anchor, data.partners, config.seed)
-        case "shards" | "cavmae":
-            raise ConfigError(f"data.kind {data.kind}: cannot be read yet")
-        case never:
-            assert_never(never)
 
 
 def build_filter_bank(cfg: AudioConfig) -> FilterBank:

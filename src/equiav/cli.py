@@ -95,6 +95,93 @@ def world(
 
 
 @app.command()
+def prepare(
+    source: Annotated[str, typer.Argument(help="A folder, a list (.txt), a .csv or .jsonl; or a published dataset.")],
+    place: Annotated[Path, typer.Argument(help="OUT; for a published dataset its ROOT, and then OUT.")],
+    out: Annotated[Path | None, typer.Argument(help="OUT, for a published dataset.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core without it.")] = None,
+    part: Annotated[str, typer.Option(help="i/n: this machine does the i-th of n parts; see `equiav merge`.")] = "1/1",
+    seconds: Annotated[float, typer.Option(help="Length of a clip.")] = 10.0,
+    overlap: Annotated[float, typer.Option(help="Seconds that neighbouring clips share.")] = 0.0,
+    need: Annotated[str, typer.Option(help="audio, video, or both: what a clip must have.")] = "both",
+    split: Annotated[
+        int, typer.Option(min=1, help="Which published split (UCF101, HMDB51) or test fold (ESC-50).")
+    ] = 1,
+    engine: Annotated[str, typer.Option(help="local, or ray for a cluster (pip install equiav[ray]).")] = "local",
+) -> None:
+    """Turn videos into training data: shards, an index, and a list of what could not be used.
+
+    Killed and started again it carries on. Published datasets by name, in the layout their publishers give:
+    `equiav prepare esc50 ESC-50-master data/esc50`. Then `equiav inspect OUT` shows what came out.
+    """
+    from equiav.data.benchmarks import NAMES, read_benchmark
+    from equiav.data.prepare import find_sources
+    from equiav.data.prepare import prepare as run
+
+    if source in NAMES:
+        if out is None:
+            raise EquiAVError(f"{source} is a published dataset: give its folder and OUT")
+        found = read_benchmark(source, place, split=split)
+        print(found.line(), file=sys.stderr)
+        sources = found.sources
+        needed = _need("audio" if source in ("esc50", "speech-commands", "fsd50k") else need)
+    else:
+        if out is not None:
+            raise EquiAVError(f"{source}: not a published dataset; those are {', '.join(NAMES)}")
+        sources, out, needed = find_sources(Path(source)), place, _need(need)
+    summary = run(
+        sources, out, workers=workers or os.cpu_count() or 1, part=_part(part), clip_seconds=seconds,
+        overlap=overlap, need=needed, engine=_engine(engine), say=_say,
+    )  # fmt: skip
+    _end_line()
+    print(f"{summary.clips} clips of {summary.used} files; {summary.skipped} files left out: {out / 'skipped.csv'}")
+
+
+def _need(value: str) -> tuple[Any, ...]:
+    if value not in ("audio", "video", "both"):
+        raise EquiAVError(f"--need {value}: choose audio, video or both")
+    return ("audio", "video") if value == "both" else (value,)
+
+
+def _engine(value: str) -> Any:
+    if value not in ("local", "ray"):
+        raise EquiAVError(f"--engine {value}: choose local or ray")
+    return value
+
+
+def _part(value: str) -> tuple[int, int]:
+    number, slash, total = value.partition("/")
+    if not (slash and number.isdigit() and total.isdigit()):
+        raise EquiAVError(f"--part {value}: give i/n, such as 2/8")
+    return int(number), int(total)
+
+
+@app.command()
+def merge(
+    parts: Annotated[list[Path], typer.Argument(help="The folders that --part 1/n ... n/n wrote.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+) -> None:
+    """Join the parts that several machines prepared into one folder, equal to a single run."""
+    from equiav.data.finish import merge as join
+
+    summary = join(parts, out)
+    print(f"{summary.clips} clips of {summary.used} files in {out}")
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A prepared folder.")],
+    out: Annotated[Path | None, typer.Option(help="The page to write; FOLDER/inspect.html without it.")] = None,
+) -> None:
+    """Show a prepared folder as one page: counts, durations, labels, what was left out, a contact sheet."""
+    from equiav.data.inspection import write_inspection
+
+    page = out or folder / "inspect.html"
+    write_inspection(folder, page)
+    print(f"Look at {page}")
+
+
+@app.command()
 def pretrain(
     recipe: Annotated[Path, typer.Argument(help="A recipe, such as configs/pretrain/world.yaml.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value, such as train.steps=100.")] = None,
@@ -104,13 +191,17 @@ def pretrain(
 
     Writes checkpoints/, log.jsonl and tensorboard/ into the run's folder. SIGTERM saves and exits with 143.
     """
+    from equiav.build_data import resolve
     from equiav.config import load_config
-    from equiav.distributed import rank, started
+    from equiav.distributed import rank, started, world_size
     from equiav.training.trainer import Trainer
 
     config = load_config(recipe, tuple(overrides or ()))
     out = out or Path("runs") / recipe.stem
     with started():
+        config, notices = resolve(config, world_size())
+        if rank() == 0:
+            print("".join(f"note: {line}\n" for line in notices), end="", file=sys.stderr)
         trainer = Trainer(config, out, _say)
         if rank() == 0 and trainer.step:
             print(f"resuming {out} at step {trainer.step} of {trainer.total}", file=sys.stderr)

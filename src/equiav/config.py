@@ -222,12 +222,17 @@ class PairedConfig(_Section):
 
 
 class CavMaeConfig(_Section):
-    """Data files as CAV-MAE and EquiAV write them: JSON lists of wav files and extracted frames."""
+    """Data files as CAV-MAE and EquiAV write them: JSON lists of wav files and extracted frames.
+
+    `fallback` takes the nearest earlier frame where one is missing, and counts it; without it that is an error.
+    """
 
     kind: Literal["cavmae"] = "cavmae"
     train: str
     validation: str
     test: str | None = None
+    balanced: bool = False
+    fallback: bool = False
 
 
 DataConfig = Annotated[WorldConfig | ShardsConfig | PairedConfig | CavMaeConfig, Field(discriminator="kind")]

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equiav.build import build_clips, build_filter_bank
+from equiav.build import build_filter_bank
+from equiav.build_data import build_clips
 from equiav.checkpoint import checkpoints_of
 from equiav.config import load_config, shipped_recipe
 from equiav.data.dataset import WorldDataset

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from equiav.build import build_clips, build_filter_bank, build_model, build_pipelines
+from equiav.build import build_filter_bank, build_model, build_pipelines
+from equiav.build_data import build_clips
 from equiav.data.dataset import collate
 from equiav.losses.contrastive import equimod, info_nce, nt_xent
 from equiav.losses.equiav import LossWeights

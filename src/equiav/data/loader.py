@@ -115,7 +115,8 @@ class _Rows:
 def balanced_weights(labels: Sequence[Sequence[str]]) -> Tensor:
     """The paper's class-balancing weights: per clip the sum over its labels of 1000 / (count + 0.01)."""
     counts = Counter(label for of_clip in labels for label in of_clip)
-    return torch.tensor([sum(1000 / (counts[label] + 0.01) for label in of_clip) for of_clip in labels])
+    weights = [sum(1000 / (counts[label] + 0.01) for label in of_clip) for of_clip in labels]
+    return torch.tensor(weights, dtype=torch.float64)
 
 
 def training_batches(

@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equiav.build import Split, build_bank, build_clips, build_filter_bank, build_model, build_pipelines
+from equiav.build import build_bank, build_filter_bank, build_model, build_pipelines
+from equiav.build_data import build_clips, build_schedule
 from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state
 from equiav.config import Config, dump_config
-from equiav.data.loader import Schedule, training_batches
+from equiav.data.loader import training_batches
+from equiav.data.manifest import Split
 from equiav.distributed import barrier, broadcast_flag, everyone, gather, rank, world_size
 from equiav.errors import CheckpointError, TrainingError
 from equiav.evaluation.benchmark import Record, retrieval_record
@@ -71,7 +73,7 @@ class Trainer:
         self._prepare_folder()
         self.clips = build_clips(config, "train")
         train = config.train
-        self.schedule = Schedule(len(self.clips), self.clips.frames, train.batch, config.seed)
+        self.schedule = build_schedule(config, self.clips)
         per_epoch = self.schedule.steps_per_epoch
         self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
         optim = config.optim

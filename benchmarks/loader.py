@@ -1,0 +1,83 @@
+"""CPU-ms per training sample from shards to encoder inputs, piece by piece, on one thread.
+
+    python benchmarks/loader.py PREPARED_FOLDER        # writes results/loader.json
+
+Counts everything a step needs for a clip: reading, decoding sound and picture, filter bank, both views of both
+modalities, the intra-modal vector and all S = 16 vectors. The authors' released loader needs 157 CPU-ms per sample.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from equiav.augment.pipeline import audio_pipeline, visual_pipeline
+from equiav.data.dataset import collate
+from equiav.data.shards import ShardDataset
+from equiav.media.image import normalise, to_float
+from equiav.media.spectrogram import FilterBank, standardise
+from equiav.provenance import provenance, write_json
+from equiav.training.objectives import draw_step
+from equiav.types import Modality
+
+RESULTS = Path(__file__).parent / "results" / "loader.json"
+BATCH, REPEATS, RELEASED = 32, 7, 156.9
+
+
+def cpu_ms(run: Callable[[], object]) -> float:
+    run()
+    times = []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        run()
+        times.append((time.process_time() - start) * 1000 / BATCH)
+    return statistics.median(times)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    clips = ShardDataset(Path(sys.argv[1]), "train")
+    numbers = [i % len(clips) for i in range(BATCH)]
+    augment = {Modality.AUDIO: audio_pipeline(), Modality.VISUAL: visual_pipeline()}
+    bank = FilterBank()
+    batch = collate([clips.sample(i, 5) for i in numbers])
+    x_a = standardise(bank(batch.waveforms, batch.lengths), -4.346, 4.332)[:, None]
+    x_v = to_float(batch.frames)
+    draws = draw_step(augment, BATCH, 16, 0, 0)
+    pieces = {
+        "decode sound": lambda: [clips.waveform(i) for i in numbers],
+        "decode picture": lambda: [clips.picture(i, 5) for i in numbers],
+        "collate": lambda: collate([clips.sample(i, 5) for i in numbers]),
+        "filter bank": lambda: standardise(bank(batch.waveforms, batch.lengths), -4.346, 4.332),
+        "augment sound": lambda: augment[Modality.AUDIO].apply(x_a, draws.audio.intra),
+        "augment picture": lambda: augment[Modality.VISUAL].apply(x_v, draws.visual.intra),
+        "normalise pictures": lambda: [normalise(to_float(batch.frames)), normalise(x_v)],
+        "draw all vectors": lambda: draw_step(augment, BATCH, 16, 0, 1),
+    }
+    cost = {name: cpu_ms(run) for name, run in pieces.items()}
+    cost["collate"] = max(0.0, cost["collate"] - cost["decode sound"] - cost["decode picture"])
+    total = sum(cost.values())
+    record = {
+        "unit": "CPU-ms per sample, one thread",
+        "batch": BATCH,
+        "seconds_of_sound": float(batch.lengths.double().mean()) / 16000,
+        "pieces": cost,
+        "total": total,
+        "released": RELEASED,
+        "ratio_to_released": RELEASED / total,
+        "provenance": provenance(),
+    }
+    write_json(RESULTS, record)
+    print(
+        {k: round(v, 2) for k, v in cost.items()},
+        f"total {total:.1f} ms, released {RELEASED}: {RELEASED / total:.1f} times",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""From a recipe to its data: the clips of a split, which of them a step sees, and what only the data can tell."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from typing_extensions import assert_never
+
+from equiav.config import CavMaeConfig, Config, ShardsConfig, WorldConfig
+from equiav.data.cavmae import CavMaeDataset, read_cavmae
+from equiav.data.dataset import ClipDataset, WorldDataset
+from equiav.data.index import read_meta
+from equiav.data.loader import Schedule, balanced_weights
+from equiav.data.manifest import Split
+from equiav.data.paired import PairedDataset, PairedSet, read_paired
+from equiav.data.shards import ShardDataset
+from equiav.data.world import Difficulty, World
+from equiav.errors import ConfigError
+from equiav.media.spectrogram import HOP_SECONDS
+
+
+def build_world(cfg: WorldConfig, sample_rate: int) -> World:
+    """The generated world of the recipe."""
+    difficulty = Difficulty(
+        max_things=cfg.max_things, max_sounding=cfg.max_sounding, another=cfg.another, duet=cfg.duet
+    )
+    return World(cfg.seed, cfg.size, cfg.seconds, sample_rate, difficulty=difficulty)
+
+
+@lru_cache(maxsize=2)
+def _paired_set(path: str, size: int, seconds: float, sample_rate: int) -> PairedSet:
+    """Read once, however many splits are asked for."""
+    return read_paired(Path(path), size=size, seconds=seconds, sample_rate=sample_rate)
+
+
+def build_clips(config: Config, split: Split) -> ClipDataset:
+    """The clips of one split."""
+    data = config.data
+    match data.kind:
+        case "world":
+            starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
+            counts = {"train": data.count, "validation": data.validation, "test": data.test}
+            return WorldDataset(build_world(data, config.audio.sample_rate), starts[split], counts[split])
+        case "paired":
+            source = _paired_set(data.path, config.visual.size, data.seconds, config.audio.sample_rate)
+            return PairedDataset(source, split, data.anchor, data.partners, config.seed)
+        case "shards":
+            return ShardDataset(Path(data.path), split, size=config.visual.size)
+        case "cavmae":
+            listed = {"train": data.train, "validation": data.validation, "test": data.test or data.validation}[split]
+            seconds = config.audio.frames * HOP_SECONDS
+            entries = read_cavmae(Path(listed))
+            return CavMaeDataset(
+                entries,
+                config.visual.size,
+                seconds=seconds,
+                sample_rate=config.audio.sample_rate,
+                fallback=data.fallback,
+            )
+        case never:
+            assert_never(never)
+
+
+def build_schedule(config: Config, clips: ClipDataset) -> Schedule:
+    """Which clips a step sees; balanced by class, or apart by source video, where the recipe says so."""
+    weights, groups = None, None
+    data = config.data
+    if (
+        isinstance(data, ShardsConfig | CavMaeConfig)
+        and isinstance(clips, ShardDataset | CavMaeDataset)
+        and data.balanced
+    ):
+        weights = balanced_weights([clips.labels(i) for i in range(len(clips))])
+        if not float(weights.sum()):
+            raise ConfigError("data.balanced needs labels, and these clips have none")
+    if isinstance(data, ShardsConfig) and isinstance(clips, ShardDataset) and data.one_per_source:
+        groups = tuple(clips.group(i) for i in range(len(clips)))
+    return Schedule(len(clips), clips.frames, config.train.batch, config.seed, weights, groups)
+
+
+SMALL = 1000
+
+
+def resolve(config: Config, processes: int) -> tuple[Config, list[str]]:
+    """The recipe with what only the data can tell filled in, and what a person should know about it."""
+    notices = []
+    data = config.data
+    if isinstance(data, ShardsConfig) and data.statistics == "data":
+        found = read_meta(Path(data.path))["spectrogram"]
+        if found["mean"] is None:
+            raise ConfigError(f"{data.path}: was prepared without sound; set data.statistics=recipe")
+        audio = config.audio.model_copy(update={"mean": found["mean"], "std": found["std"]})
+        config = config.model_copy(update={"audio": audio})
+    if config.train.shrink_batch:
+        count = len(build_clips(config, "train"))
+        if count < config.train.batch:
+            batch = max(processes, count // processes * processes)
+            config = config.model_copy(update={"train": config.train.model_copy(update={"batch": batch})})
+            notices.append(f"{count} clips for training: the batch shrinks to {batch}")
+        if count < SMALL:
+            notices.append(
+                f"{count} clips are few: expect the model to tell these clips apart, not to know the world; "
+                "start from given weights (weights=...) or add videos"
+            )
+    return config, notices

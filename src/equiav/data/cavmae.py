@@ -1,0 +1,141 @@
+"""Clips as CAV-MAE and EquiAV prepare them, read in place: sound files and extracted frames listed in JSON."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from equiav.data.benchmark_files import Vocabulary, read_entries
+from equiav.errors import DataError, MediaError
+from equiav.media.decode import decode
+from equiav.media.image import square
+from equiav.types import Sample
+
+logger = logging.getLogger(__name__)
+
+FIELDS = ("video_id", "wav", "video_path", "labels")
+
+
+@dataclass(frozen=True)
+class CavMaeEntry:
+    """One clip of a data file: frame k lies at frames / frame_<k> / <name>.jpg."""
+
+    name: str
+    wav: Path
+    frames: Path
+    labels: tuple[str, ...]
+
+    def frame(self, k: int) -> Path:
+        """Where frame k lies."""
+        return self.frames / f"frame_{k}" / f"{self.name}.jpg"
+
+
+def read_cavmae(path: Path, *, root: Path | None = None) -> list[CavMaeEntry]:
+    """The clips of a data file, in its order; relative paths in it are meant from `root`, or from the file's folder."""
+    base = path.parent if root is None else root
+    entries = [
+        CavMaeEntry(
+            name=str(entry["video_id"]),
+            wav=base / str(entry["wav"]),
+            frames=base / str(entry["video_path"]),
+            labels=tuple(label for label in str(entry["labels"]).split(",") if label),
+        )
+        for entry in read_entries(path, "data", FIELDS)
+    ]
+    repeated = [name for name, count in Counter(e.name for e in entries).items() if count > 1]
+    if repeated:
+        raise DataError(f"{path}: {len(repeated)} video_ids stand there more than once, first {repeated[0]}")
+    if not entries:
+        raise DataError(f"{path}: lists no clips")
+    return entries
+
+
+def read_weights(path: Path, *, clips: int) -> Float[Tensor, " n"]:
+    """A weight file: one number per line, in the order of the data file's `clips`."""
+    try:
+        values = [float(line) for line in path.read_text().split()]
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not a file of one number per line ({error})") from error
+    if len(values) != clips:
+        raise DataError(f"{path}: {len(values)} weights for {clips} clips")
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class CavMaeDataset:
+    """The clips of a data file, decoded when asked for; nothing is extracted anew.
+
+    Every clip has `frames` pictures. With `fallback`, a missing one is replaced by the nearest existing one before
+    it, as CAV-MAE does, and counted in `fallbacks` (per process); without, it is an error that names the file.
+    """
+
+    entries: Sequence[CavMaeEntry]
+    size: int
+    frames: int = 10
+    seconds: float = 10.0
+    sample_rate: int = 16000
+    fallback: bool = False
+    fallbacks: Counter[str] = field(default_factory=Counter, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def name(self, index: int) -> str:
+        """The clip's video_id."""
+        return self.entries[index].name
+
+    def labels(self, index: int) -> tuple[str, ...]:
+        """The clip's machine names of classes."""
+        return self.entries[index].labels
+
+    def targets(self, vocabulary: Vocabulary) -> Float[Tensor, "n classes"]:
+        """One row per clip, 1 where it has the class."""
+        numbers = {mid: number for number, mid in enumerate(vocabulary.mids)}
+        targets = torch.zeros(len(self), len(vocabulary))
+        for row, entry in enumerate(self.entries):
+            for label in entry.labels:
+                if label not in numbers:
+                    raise DataError(f"{entry.name} has the class {label}, which the label file lacks")
+                targets[row, numbers[label]] = 1
+        return targets
+
+    def sample(self, index: int, frame: int) -> Sample:
+        """The clip's sound, cut to `seconds`, and its frame number `frame` as a square of `size`."""
+        entry = self.entries[index]
+        if not entry.wav.is_file():
+            raise DataError(f"{entry.name}: its sound {entry.wav} is missing")
+        waveform = decode(entry.wav, sample_rate=self.sample_rate, seconds=self.seconds).waveform
+        if waveform is None:
+            raise MediaError(entry.wav, "holds no sound")
+        return Sample(entry.name, waveform, square(_read_picture(self._frame(entry, frame))[None], self.size)[0])
+
+    def _frame(self, entry: CavMaeEntry, k: int) -> Path:
+        wanted = entry.frame(k)
+        if wanted.is_file():
+            return wanted
+        if not self.fallback:
+            raise DataError(f"{entry.name}: frame {k} is missing ({wanted}); fallback=True takes the one before it")
+        for lower in range(k - 1, -1, -1):
+            if entry.frame(lower).is_file():
+                self.fallbacks[entry.name] += 1
+                logger.info("%s: frame %d is missing, frame %d stands in", entry.name, k, lower)
+                return entry.frame(lower)
+        raise DataError(f"{entry.name}: frame {k} is missing and so are all before it ({wanted})")
+
+
+def _read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
+    try:
+        with Image.open(path) as image:
+            pixels = np.array(image.convert("RGB"))
+    except (UnidentifiedImageError, OSError) as error:
+        raise MediaError(path, f"cannot be read as an image ({error})") from error
+    return torch.from_numpy(pixels).permute(2, 0, 1)

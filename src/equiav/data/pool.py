@@ -1,0 +1,162 @@
+"""Work shared out to processes that may die or hang: each costs the piece of work it had in hand, and no more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from equiav.errors import DataError
+
+J = TypeVar("J")
+R = TypeVar("R")
+Task = Callable[[J, Callable[[], None]], R]
+
+CRASHED, SLOW = "decoder crashed", "took too long"
+TRIES = 2  # a process may also die for reasons that are not its file's: killed with all others, or out of memory
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a piece of work has no result."""
+
+    reason: str
+
+
+class _Worker(Generic[J]):
+    """A process, and the work it has in hand."""
+
+    def __init__(self, context: Any, task: Any, memory: int) -> None:
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, task, memory), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.job: J | None = None
+        self.seen = time.monotonic()
+
+    def give(self, job: J) -> None:
+        self.job, self.seen = job, time.monotonic()
+        self.connection.send(job)
+
+    def end(self) -> None:
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+
+
+def _serve(connection: Connection, task: Any, memory: int) -> None:
+    """The life of a worker: ends when its parent does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+    torch.set_num_threads(1)
+    _limit_memory(memory)
+    try:
+        while True:
+            job = connection.recv()
+            try:
+                result = task(job, lambda: connection.send(("tick", None)))
+            except (OSError, DataError) as error:
+                connection.send(("fatal", str(error)))
+                return
+            connection.send(("done", result))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+def _limit_memory(memory: int) -> None:
+    if sys.platform == "linux":
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def run_isolated(
+    task: Task[J, R], jobs: Iterable[J], *, workers: int, patience: float, memory: int = 4 << 30
+) -> Iterator[tuple[J, R | Failure]]:
+    """Results in the order of completion. `task` gets a job and a function to call as a sign of life.
+
+    A process that dies is replaced and its job tried once more; one silent for `patience` seconds is killed.
+    `memory` bounds the bytes each process may allocate.
+    """
+    if workers < 1:
+        raise DataError(f"at least one worker process is needed, not {workers}")
+    # A server without threads forks the workers: quick to replace, and safe whatever this process runs.
+    context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+    if sys.platform == "linux":
+        context.set_forkserver_preload(["equiav.data.cutting"])
+    waiting, again = iter(jobs), deque[J]()
+    tried: dict[int, int] = {}
+    crew: list[_Worker[J]] = []
+    try:
+        while True:
+            while len(crew) < workers or any(worker.job is None for worker in crew):
+                job = again.popleft() if again else next(waiting, None)
+                if job is None:
+                    break
+                idle = next((worker for worker in crew if worker.job is None), None)
+                if idle is None:
+                    idle = _Worker(context, task, memory)
+                    crew.append(idle)
+                _hand_over(idle, job)
+            busy = [worker for worker in crew if worker.job is not None]
+            if not busy:
+                return
+            for worker, message in _messages(busy, patience):
+                job = worker.job
+                assert job is not None
+                match message:
+                    case ("tick", _):
+                        worker.seen = time.monotonic()
+                        continue
+                    case ("fatal", reason):
+                        raise DataError(str(reason))
+                    case ("done", result):
+                        worker.job = None
+                        yield job, result
+                        continue
+                crew.remove(worker)
+                worker.end()
+                tried[id(job)] = tried.get(id(job), 0) + 1
+                if message == ("slow", None):
+                    yield job, Failure(SLOW)
+                elif tried[id(job)] < TRIES:
+                    again.append(job)
+                else:
+                    yield job, Failure(CRASHED)
+    finally:
+        for worker in crew:
+            worker.end()
+
+
+def _hand_over(worker: _Worker[J], job: J) -> None:
+    try:
+        worker.give(job)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # it died idle; its silence is noticed with the next messages
+
+
+def _messages(busy: list[_Worker[J]], patience: float) -> Iterator[tuple[_Worker[J], tuple[str, Any]]]:
+    """What workers say, and what their silence means."""
+    by_connection = {worker.connection: worker for worker in busy}
+    for ready in wait(list(by_connection), timeout=0.5):
+        worker = by_connection[ready]  # type: ignore[index]
+        try:
+            yield worker, worker.connection.recv()
+        except (EOFError, ConnectionResetError):
+            yield worker, ("crash", None)
+        except Exception:  # half a message from a process that was killed while sending
+            yield worker, ("crash", None)
+        by_connection.pop(worker.connection, None)
+    for worker in by_connection.values():
+        if time.monotonic() - worker.seen > patience:
+            yield worker, ("slow", None)

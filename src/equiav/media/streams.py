@@ -1,0 +1,342 @@
+"""One pass over the sound or the pictures of a file, in bounded memory and time, whatever the file holds."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.error import FFmpegError
+from numpy.typing import NDArray
+
+from equiav.errors import MediaError
+
+# Formats that are lists of other files or addresses: opening one would read what nobody named.
+PLAYLISTS = frozenset({"hls", "dash", "concat", "sdp", "rtsp", "imf"})
+SAMPLE_RATES = (1000, 768_000)
+GAP_SECONDS = 0.1  # time stamps of sound jitter by less than this; more is a hole
+FALLBACK_FPS = 25.0
+ELONGATED = 16
+# What FFmpeg and PyAV raise on bad media; IndexError and the like come from streams whose parameters make no sense.
+BROKEN = (FFmpegError, OSError, ValueError, ArithmeticError, LookupError, UnicodeError)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a file may cost: hours of media, pixels of a picture, packets without output, seconds between two clips."""
+
+    seconds: float = 6 * 3600
+    side: int = 8192
+    pixels: int = 40_000_000
+    idle_packets: int = 5000
+    wall: float = 120.0
+
+
+class Watch:
+    """The time spent since the last sign of progress."""
+
+    def __init__(self, path: Path, wall: float) -> None:
+        self.path, self.wall = path, wall
+        self.progress()
+
+    def progress(self) -> None:
+        """Starts counting anew."""
+        self.until = time.monotonic() + self.wall
+
+    def check(self) -> None:
+        """Refuses the file once it took too long."""
+        if time.monotonic() > self.until:
+            raise MediaError(self.path, f"took too long (more than {self.wall:g} s without a clip)")
+
+
+def short(error: BaseException) -> str:
+    """The first line of what a library says."""
+    lines = str(getattr(error, "strerror", None) or error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def open_container(path: Path, limits: Limits) -> Any:
+    """The file as FFmpeg sees it; never a network address, a list of other files, or a device."""
+    if not path.is_file():
+        raise MediaError(path, "no such file")
+    options = {"protocol_whitelist": "file", "max_pixels": str(limits.pixels)}
+    try:
+        # An absolute name cannot be taken for a protocol or an option of one.
+        container = av.open(
+            str(path.absolute()), options=options, metadata_errors="replace", timeout=(limits.wall, limits.wall)
+        )
+    except MemoryError as error:
+        raise MediaError(path, "cannot be opened within the memory allowed") from error
+    except BROKEN as error:
+        raise MediaError(path, f"cannot be opened as media ({short(error)})") from error
+    if PLAYLISTS.intersection(container.format.name.split(",")):
+        container.close()
+        raise MediaError(path, f"is a list of other files ({container.format.name}), not media")
+    return container
+
+
+def packets(container: Any, chosen: Iterable[Any], watch: Watch) -> Iterator[Any]:
+    """The packets of some streams up to the end, or up to where the file is damaged."""
+    wanted = list(chosen)
+    for stream in container.streams:
+        if all(stream.index != other.index for other in wanted):
+            with contextlib.suppress(AttributeError):  # older PyAV reads them in vain
+                stream.discard = av.stream.Discard.all
+    source = container.demux(wanted)
+    while True:
+        watch.check()
+        try:
+            packet = next(source)
+        except (StopIteration, *BROKEN):
+            return
+        yield packet
+
+
+def _decoded(container: Any, stream: Any, limits: Limits, watch: Watch) -> Iterator[Any]:
+    """Frames in the order of showing; damaged packets are passed over as long as something comes out now and then."""
+    idle = 0
+    stream.codec_context.thread_count = 1  # files are shared out to processes; threads make damage undeterministic
+    stream.codec_context.options = {"max_pixels": str(limits.pixels)}
+    for packet in packets(container, [stream], watch):
+        idle += 1
+        if idle > limits.idle_packets:
+            raise MediaError(watch.path, f"{limits.idle_packets} packets of {stream.type} gave nothing")
+        try:
+            frames = packet.decode()
+        except MemoryError as error:
+            raise MediaError(watch.path, "cannot be decoded within the memory allowed") from error
+        except BROKEN:
+            continue
+        for frame in frames:
+            idle = 0
+            yield frame
+
+
+class SoundReader:
+    """Mono 16-bit sound of one stream, read forwards by position; what the file leaves out is silence."""
+
+    def __init__(self, path: Path, index: int, *, zero: float, rate: int, limits: Limits, watch: Watch) -> None:
+        self.path, self.zero, self.rate = path, zero, rate
+        self.container = open_container(path, limits)
+        self.frames = _decoded(self.container, self.container.streams[index], limits, watch)
+        self.chunks: deque[tuple[int, NDArray[np.int16]]] = deque()
+        self.end = 0  # position behind the last sample
+        self.clock: float | None = None  # when the next frame should begin
+        self.resampler: Any = None
+        self.setup: tuple[Any, ...] = ()
+        self.finished = False
+
+    def read(self, start: int, stop: int) -> NDArray[np.int16]:
+        """Samples `start` up to `stop`, fewer where the sound ends; later calls may not start earlier."""
+        while not self.finished and self.end < stop:
+            self._advance()
+        while self.chunks and self.chunks[0][0] + len(self.chunks[0][1]) <= start:
+            self.chunks.popleft()
+        sound = np.zeros(max(0, min(stop, self.end) - start), np.int16)
+        for position, chunk in self.chunks:
+            first, last = max(position, start), min(position + len(chunk), stop)
+            if first < last:
+                sound[first - start : last - start] = chunk[first - position : last - position]
+        return sound
+
+    def close(self) -> None:
+        """Closes the file."""
+        self.container.close()
+
+    def _advance(self) -> None:
+        frame = next(self.frames, None)
+        if frame is None:
+            self._flush()
+            self.finished = True
+            return
+        if not SAMPLE_RATES[0] <= frame.sample_rate <= SAMPLE_RATES[1]:
+            raise MediaError(self.path, f"its sound has {frame.sample_rate} samples per second")
+        self._place(frame)
+        self.clock = (self.clock or 0.0) + frame.samples / frame.sample_rate
+        setup = (frame.format.name, frame.layout.name, frame.layout.nb_channels, frame.sample_rate)
+        if setup != self.setup:
+            self._flush()
+            self.setup = setup
+        try:
+            self._store(self._resample(frame))
+        except MemoryError as error:
+            raise MediaError(self.path, "cannot be decoded within the memory allowed") from error
+        except BROKEN as error:
+            raise MediaError(self.path, f"its sound cannot be resampled ({short(error)})") from error
+
+    def _place(self, frame: Any) -> None:
+        """Continues where the last frame ended, unless the time stamps tell of a hole."""
+        now = None if frame.pts is None or frame.time is None else frame.time - self.zero
+        if self.clock is None:
+            self.clock = now or 0.0
+        elif now is not None and now - self.clock > GAP_SECONDS:
+            self._flush()
+            self.clock = now
+        else:
+            return
+        self.end = round(self.clock * self.rate)
+
+    def _resample(self, frame: Any) -> list[Any]:
+        frame.pts = None  # the resampler would fill or squeeze by time stamps of its own
+        if self.resampler is None:
+            self.resampler = av.AudioResampler(format="s16", layout="mono", rate=self.rate)
+            try:
+                return list(self.resampler.resample(frame))
+            except BROKEN:
+                # Layouts without a rule of mixing: the plain mean of the channels.
+                self.resampler = av.AudioResampler(format="s16", layout="mono", rate=self.rate)
+                self.setup = ("mean", *self.setup[1:])
+        if self.setup[0] == "mean":
+            frame = _mean_of_channels(frame)
+        return list(self.resampler.resample(frame))
+
+    def _flush(self) -> None:
+        if self.resampler is not None:
+            with contextlib.suppress(*BROKEN):
+                self._store(self.resampler.resample(None))
+        self.resampler = None
+        self.setup = ()
+
+    def _store(self, resampled: Iterable[Any]) -> None:
+        for frame in resampled:
+            chunk = frame.to_ndarray().reshape(-1)
+            self.chunks.append((self.end, chunk))
+            self.end += len(chunk)
+
+
+def _mean_of_channels(frame: Any) -> Any:
+    channels = frame.to_ndarray()
+    if not frame.format.is_planar:
+        channels = channels.reshape(-1, frame.layout.nb_channels).T
+    if channels.dtype.kind in "iu":
+        info = np.iinfo(channels.dtype)
+        channels = (channels.astype(np.float64) - (info.max + 1) / 2 * (channels.dtype.kind == "u")) / info.max
+    mean = channels.mean(axis=0, dtype=np.float64).astype(np.float32)
+    mixed = av.AudioFrame.from_ndarray(np.ascontiguousarray(mean[None]), format="flt", layout="mono")
+    mixed.sample_rate = frame.sample_rate
+    return mixed
+
+
+class _Stamps:
+    """Which of a frame's two stamps to believe: some files put those of showing on the wrong frames."""
+
+    def __init__(self) -> None:
+        self.last: list[int | None] = [None, None]
+        self.faults = [0, 0]
+
+    def best(self, frame: Any) -> int | None:
+        """The stamp of showing, unless that of decoding ran backwards less often: FFmpeg's own rule."""
+        stamps: tuple[int | None, int | None] = (frame.pts, frame.dts)
+        for i, stamp in enumerate(stamps):
+            last = self.last[i]
+            if stamp is not None:
+                self.faults[i] += last is not None and stamp <= last
+                self.last[i] = stamp
+        showing, decoding = stamps
+        if showing is not None and (decoding is None or self.faults[0] <= self.faults[1]):
+            return showing
+        return decoding
+
+
+class PictureReader:
+    """Pictures of one stream at rising times; only those asked for are converted to RGB."""
+
+    def __init__(
+        self, path: Path, index: int, *, zero: float, short_side: int | None, limits: Limits, watch: Watch
+    ) -> None:
+        self.path, self.index, self.zero, self.short_side = path, index, zero, short_side
+        self.limits, self.watch = limits, watch
+        self._begin()
+
+    def _begin(self, at: float = 0.0) -> None:
+        self.container = open_container(self.path, self.limits)
+        stream = self.container.streams[self.index]
+        self.step = 1 / float(frame_rate(stream) or FALLBACK_FPS)
+        self.aspect = float(stream.sample_aspect_ratio or 1)
+        if at:
+            offset = int((at + self.zero) / stream.time_base)
+            with contextlib.suppress(*BROKEN):
+                self.container.seek(offset, stream=stream, backward=True)
+        self.frames = _decoded(self.container, stream, self.limits, self.watch)
+        self.clock: float | None = None
+        self.stamps = _Stamps()
+        self.shown: Any = None
+        self.picture: NDArray[np.uint8] | None = None
+        self.coming = self._next()
+
+    def skip_to(self, at: float) -> None:
+        """Starts at the key frame before `at` instead of the beginning, where the file allows it."""
+        self.close()
+        self._begin(at)
+        if self.coming is None or self.coming[0] > at:
+            self.close()
+            self._begin()
+
+    def at(self, moment: float) -> NDArray[np.uint8] | None:
+        """The picture (H, W, 3) on screen then, the first one before it began; None if there is none at all."""
+        while self.coming is not None and (self.shown is None or self.coming[0] <= moment):
+            self.shown, self.picture = self.coming[1], None
+            self.coming = self._next()
+        if self.picture is None and self.shown is not None:
+            try:
+                self.picture = self._convert(self.shown)
+            except MemoryError as error:
+                raise MediaError(self.path, "cannot be decoded within the memory allowed") from error
+            except BROKEN as error:
+                raise MediaError(self.path, f"its picture cannot be converted ({short(error)})") from error
+        return self.picture
+
+    def close(self) -> None:
+        """Closes the file."""
+        self.container.close()
+
+    def _next(self) -> tuple[float, Any] | None:
+        frame = next(self.frames, None)
+        if frame is None:
+            return None
+        check_size(self.path, frame.width, frame.height, self.limits)
+        stamp = self.stamps.best(frame)
+        if stamp is not None and frame.time_base:
+            now = float(stamp * frame.time_base) - self.zero
+        else:
+            now = 0.0 if self.clock is None else self.clock + self.step
+        # Time runs forwards, also where the stamps start over.
+        self.clock = now if self.clock is None else max(now, self.clock)
+        return self.clock, frame
+
+    def _convert(self, frame: Any) -> NDArray[np.uint8]:
+        """RGB of square pixels, upright, the short side at most `short_side`."""
+        # Encoders state pixels a hair off square when they round sizes; those are not worth resampling for.
+        aspect = self.aspect if 0.25 <= self.aspect <= 4 and abs(self.aspect - 1) > 0.02 else 1.0
+        wide, high = frame.width * max(aspect, 1.0), frame.height / min(aspect, 1.0)
+        scale = min(1.0, self.short_side / min(wide, high)) if self.short_side else 1.0
+        size = max(1, round(wide * scale)), max(1, round(high * scale))
+        grows = size[0] > frame.width or size[1] > frame.height
+        rgb = frame.reformat(*size, format="rgb24", interpolation="BICUBIC" if grows else "AREA").to_ndarray()
+        turned = np.rot90(rgb, round(frame.rotation / 90) % 4)
+        return np.ascontiguousarray(turned)
+
+
+def frame_rate(stream: Any) -> Fraction | None:
+    """Pictures per second as the file states them, if that is credible."""
+    for rate in (stream.average_rate, stream.guessed_rate, stream.base_rate):
+        if rate and Fraction(1, 3600) <= rate <= 1000:
+            return Fraction(rate)
+    return None
+
+
+def check_size(path: Path, width: int, height: int, limits: Limits) -> None:
+    """Refuses pictures no camera takes."""
+    if min(width, height) < 1:
+        raise MediaError(path, "its pictures have no size")
+    if max(width, height) > limits.side or width * height > limits.pixels:
+        raise MediaError(path, f"its pictures of {width}x{height} are larger than allowed")
+    if max(width, height) > ELONGATED * min(width, height):
+        raise MediaError(path, f"its pictures of {width}x{height} are more than {ELONGATED} times as long as wide")
