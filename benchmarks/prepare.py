@@ -2,7 +2,7 @@
 
     python benchmarks/prepare.py FOLDER_OF_VIDEOS        # needs ffmpeg on the PATH; writes results/prepare.json
 
-Both cut every file into 10 s clips and write for each a FLAC file (mono, 16 kHz) and ten JPEG pictures (short side 256).
+Both cut every file into 10 s clips and write for each a FLAC file (mono, 16 kHz) and ten JPEG pictures, short side 256.
 FFmpeg gets one call per clip that writes both; a second way, one call for the sound and one for the pictures, is what
 published preparation scripts do. CPU time of all processes, one worker, medians of three turns taken alternately.
 """

@@ -48,16 +48,20 @@ def saturation(x: Picture, factor: Factor) -> Picture:
 
 
 def hue(x: Picture, shift: Factor) -> Picture:
-    """Turns the colour circle by `shift` (1 = once round), through HSV; values are taken to lie in [0, 1]."""
-    value, low = x.amax(dim=1), x.amin(dim=1)
-    chroma = value - low
-    safe = torch.where(chroma == 0, 1.0, chroma)
+    """Turns the colour circle by `shift` (1 = once round, at most half), through HSV; values lie in [0, 1]."""
     r, g, b = x.unbind(dim=1)
-    sixth = torch.where(value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe))
-    sixth = sixth + 6 * shift[:, None, None]
-    offset = sixth.new_tensor([5.0, 3.0, 1.0])[None, :, None, None]
-    k = (offset + sixth[:, None]) % 6
-    return value[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp(0, 1)
+    value = torch.maximum(torch.maximum(r, g), b)
+    chroma = value - torch.minimum(torch.minimum(r, g), b)
+    red, green = value == r, value == g
+    rise = torch.where(red, g - b, torch.where(green, b - r, r - g))
+    sector = torch.where(red, 0.0, torch.where(green, 2.0, 4.0))
+    sixth = rise.div_(torch.where(chroma == 0, 1.0, chroma)).add_(sector).add_(6 * shift[:, None, None])
+    out = torch.empty_like(x)
+    for channel, place in enumerate((0.0, 2.0, 4.0)):  # of red, green and blue on a circle of six
+        away = (sixth - place).abs_()
+        away = torch.minimum(away, (6 - away).abs_()).sub_(1).clamp_(0, 1)
+        torch.addcmul(value, chroma, away, value=-1, out=out[:, channel])
+    return out
 
 
 _OPERATORS = (brightness, contrast, saturation, hue)
@@ -131,7 +135,7 @@ class ColorJitter:
 
     def _step(self, y: Picture, operation: Int[Tensor, " b"], change: Float[Tensor, "b n"]) -> Picture:
         """One operation per sample: samples that do the same thing now do it together."""
-        out = y
+        out = torch.empty_like(y)  # every sample does exactly one operation now
         for number, operator in enumerate(_OPERATORS[: self.operations]):
             rows = operation == number
             if not rows.any():
@@ -139,7 +143,7 @@ class ColorJitter:
             index = chosen(rows, y)
             amount = change[rows, number].to(y.device)
             part = operator(y[index], amount if operator is hue else amount + 1)
-            out = out.index_copy(0, index, part.clamp(0, 1) if self.clamp else part)
+            out.index_copy_(0, index, part.clamp_(0, 1) if self.clamp else part)
         return out
 
 

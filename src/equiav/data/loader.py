@@ -141,11 +141,17 @@ def _loader(clips: ClipDataset, batches: _Rows | list[list[Request]], workers: i
 
 
 def evaluation_batches(
-    clips: ClipDataset, *, batch: int, workers: int = 0, first: int = 0, last: int | None = None
+    clips: ClipDataset,
+    *,
+    batch: int,
+    workers: int = 0,
+    first: int = 0,
+    last: int | None = None,
+    frame: int | None = None,
 ) -> Iterator[Batch]:
-    """Clips `first` up to `last` in order with their middle frame; nothing dropped, nothing padded."""
+    """Clips `first` up to `last` in order, with their middle frame or the given one; nothing dropped or padded."""
     last = len(clips) if last is None else last
-    middle = clips.frames // 2
-    numbers = [(i, middle) for i in range(first, last)]
+    chosen = clips.frames // 2 if frame is None else frame
+    numbers = [(i, chosen) for i in range(first, last)]
     chunks = [numbers[i : i + batch] for i in range(0, len(numbers), batch)]
     yield from _loader(clips, chunks, workers)

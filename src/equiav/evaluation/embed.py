@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from equiav.data.dataset import ClipDataset
@@ -33,18 +34,30 @@ def embed_dataset(
     representation: Representation,
     *,
     batch: int = 64,
+    all_frames: bool = False,
 ) -> Embeddings:
-    """Embeddings of every clip with its middle frame, each process doing a share and all getting the whole."""
+    """Embeddings of every clip, each process doing a share and all getting the whole.
+
+    The picture is the middle frame, or with `all_frames` the mean of the unit embeddings of every frame.
+    """
     device = next(model.parameters()).device
     share = -(-len(clips) // world_size())
     first, last = min(rank() * share, len(clips)), min((rank() + 1) * share, len(clips))
-    parts: dict[Modality, list[Tensor]] = {m: [] for m in Modality}
     training = model.training
     model.eval()
-    for loaded in evaluation_batches(clips, batch=batch, first=first, last=last):
-        inputs = encoder_inputs(loaded.to(device), filter_bank, *statistics)
-        for m in Modality:
-            parts[m].append(model[m].embed(inputs[m], banks[m].to(device), representation).float().cpu())
+
+    def one_pass(frame: int | None, wanted: tuple[Modality, ...]) -> dict[Modality, Tensor]:
+        parts: dict[Modality, list[Tensor]] = {m: [] for m in wanted}
+        for loaded in evaluation_batches(clips, batch=batch, first=first, last=last, frame=frame):
+            inputs = encoder_inputs(loaded.to(device), filter_bank, *statistics)
+            for m in wanted:
+                parts[m].append(model[m].embed(inputs[m], banks[m].to(device), representation).float().cpu())
+        return {m: torch.cat(everyone(rows)) for m, rows in parts.items()}
+
+    found = one_pass(None, (Modality.AUDIO,) if all_frames else tuple(Modality))
+    if all_frames:
+        looks = [one_pass(k, (Modality.VISUAL,))[Modality.VISUAL] for k in range(clips.frames)]
+        found[Modality.VISUAL] = torch.stack([F.normalize(z, dim=1) for z in looks]).mean(dim=0)
     model.train(training)
     names = tuple(clips.name(i) for i in range(len(clips)))
-    return Embeddings(names, torch.cat(everyone(parts[Modality.AUDIO])), torch.cat(everyone(parts[Modality.VISUAL])))
+    return Embeddings(names, found[Modality.AUDIO], found[Modality.VISUAL])

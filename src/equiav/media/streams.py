@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,8 @@ from equiav.errors import MediaError
 
 # Formats that are lists of other files or addresses: opening one would read what nobody named.
 PLAYLISTS = frozenset({"hls", "dash", "concat", "sdp", "rtsp", "imf"})
+# Known by their text before FFmpeg sees them: a list that names itself would open files without end.
+PLAYLIST_TEXT = re.compile(rb"\A\s*(#EXTM3U|ffconcat)|<MPD|<CompositionPlaylist|^c=IN IP", re.MULTILINE)
 SAMPLE_RATES = (1000, 768_000)
 GAP_SECONDS = 0.1  # time stamps of sound jitter by less than this; more is a hole
 FALLBACK_FPS = 25.0
@@ -68,6 +71,9 @@ def open_container(path: Path, limits: Limits) -> Any:
         raise MediaError(path, "no such file")
     options = {"protocol_whitelist": "file", "max_pixels": str(limits.pixels)}
     try:
+        with path.open("rb") as file:
+            if PLAYLIST_TEXT.search(file.read(2048)):
+                raise MediaError(path, "is a list of other files, not media")
         # An absolute name cannot be taken for a protocol or an option of one.
         container = av.open(
             str(path.absolute()), options=options, metadata_errors="replace", timeout=(limits.wall, limits.wall)

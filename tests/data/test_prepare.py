@@ -1,0 +1,315 @@
+"""Preparing: what is kept and what is left out, carrying on after kills, parts that equal a whole, real media."""
+
+import csv
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from equiav.data.finish import merge
+from equiav.data.index import Index, read_meta, read_skipped
+from equiav.data.manifest import Source, split_of
+from equiav.data.pool import CRASHED, SLOW, Failure, run_isolated
+from equiav.data.prepare import find_sources, prepare
+from equiav.data.shards import ShardDataset
+from equiav.errors import DataError
+from equiav.media.spectrogram import FilterBank
+from tests.media.making import number_of, sine, write_media
+
+pytestmark = pytest.mark.process
+
+SMALL = {"clip_seconds": 2.0, "short_side": 48, "shard_bytes": 60_000}
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory):
+    """Twelve films of 1 to 5 s, two copies, one without sound."""
+    root = tmp_path_factory.mktemp("films")
+    for k in range(12):
+        seconds = 1 + k % 5
+        write_media(root / f"day{k % 3}" / f"film{k:02d}.mp4", seconds=seconds, fps=10, sound=sine(seconds, 16000, 150 + 40 * k))
+    shutil.copy(root / "day0/film00.mp4", root / "day1/copy.mp4")
+    shutil.copy(root / "day0/film00.mp4", root / "day2/copy.mp4")
+    write_media(root / "mute.mp4", seconds=1, audio=False)
+    return root
+
+
+def contents(folder):
+    """Everything that was stored, by name."""
+    found = {}
+    for shard in sorted((folder / "shards").glob("*.tar")):
+        with tarfile.open(shard) as tar:
+            for member in tar:
+                assert member.name not in found, f"{member.name} is there twice"
+                found[member.name] = hashlib.sha256(tar.extractfile(member).read()).hexdigest()
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(media, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "out"
+    prepare(find_sources(media), out, workers=2, **SMALL)
+    return out
+
+
+def test_a_folder_becomes_clips(media, whole):
+    summary = prepare(find_sources(media), whole, workers=1, **SMALL)  # finished: only read back
+    # 1, 2, 3, 4, 5 s in clips of 2 s: 1, 1, 1, 2, 2 (a tail of 1 s is dropped).
+    assert summary.clips == sum([1, 1, 1, 2, 2][k % 5] for k in range(12))
+    assert (summary.used, summary.skipped) == (12, 3)
+    assert dict((s, r) for s, _, r in read_skipped(whole)) == {
+        "day1/copy.mp4": "same content as day0/film00.mp4",
+        "day2/copy.mp4": "same content as day0/film00.mp4",
+        "mute.mp4": "no sound",
+    }
+    with (whole / "manifest.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == summary.clips
+    assert {row["split"] for row in rows} <= {"train", "validation"}
+    assert all(row["split"] == split_of(row["name"]) for row in rows)
+    assert not (whole / "work").exists()
+
+
+def test_stored_frames_are_those_of_the_stated_times(whole):
+    index = Index(whole)
+    for row, clip in enumerate(index.rows()):
+        data = ShardDataset(whole, clip.split)
+        place = int(np.flatnonzero(data.rows == row)[0])
+        times = data.info(place)["times"]
+        shown = [number_of(data.whole_picture(place, k).permute(1, 2, 0).numpy()) for k in range(10)]
+        assert shown == [int(t * 10 + 1e-3) for t in times]
+
+
+def test_statistics_are_those_of_the_training_clips(whole):
+    data = ShardDataset(whole, "train")
+    bank = FilterBank()
+    values = []
+    for index in range(len(data)):
+        waveform = data.waveform(index)[None]
+        values.append(bank(waveform)[0, : int(bank.rows(torch.tensor([waveform.shape[1]])))].flatten().double())
+    values = torch.cat(values)
+    stated = read_meta(whole)["spectrogram"]
+    assert stated["mean"] == pytest.approx(float(values.mean()), abs=1e-9)
+    assert stated["std"] == pytest.approx(float(values.std(correction=0)), abs=1e-9)
+
+
+RUN = """
+import sys
+from pathlib import Path
+from equiav.data.prepare import find_sources, prepare
+prepare(find_sources(Path(sys.argv[1])), Path(sys.argv[2]), workers=2, clip_seconds=2.0, short_side=48,
+        shard_bytes=60_000)
+"""
+
+
+def start(media, out):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN, str(media), str(out)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def test_killed_and_carried_on_equals_uninterrupted(media, whole, tmp_path):
+    out, dice = tmp_path / "out", random.Random(3)
+    kills = 0
+    journal = out / "work/journal.jsonl"
+    for attempt in range(8):
+        run = start(media, out)
+        # Waits until there is something new to lose, then a little longer.
+        before = journal.stat().st_size if journal.exists() else 0
+        while run.poll() is None and (journal.stat().st_size if journal.exists() else 0) <= before:
+            time.sleep(0.002)
+        time.sleep(dice.uniform(0, 0.06))
+        if run.poll() is not None:
+            break
+        os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+        kills += 1
+        if attempt == 3 and journal.exists():  # a kill may cut a line short
+            os.truncate(journal, journal.stat().st_size - 20)
+    run = start(media, out)
+    assert run.wait(timeout=120) == 0, run.stderr.read().decode()
+    assert kills >= 3
+    assert contents(out) == contents(whole)
+    assert {p.name for p in (out / "shards").iterdir()} == {p.name for p in (whole / "shards").iterdir()}
+    assert json.loads((out / "meta.json").read_text()) == json.loads((whole / "meta.json").read_text())
+    assert (out / "manifest.csv").read_text() == (whole / "manifest.csv").read_text()
+    assert (out / "skipped.csv").read_text() == (whole / "skipped.csv").read_text()
+
+
+def test_two_parts_merged_equal_one_run(media, whole, tmp_path):
+    sources = find_sources(media)
+    parts = [tmp_path / "one", tmp_path / "two"]
+    for number, part in enumerate(parts, start=1):
+        prepare(sources, part, workers=2, part=(number, 2), **SMALL)
+    with pytest.raises(DataError, match="needs each of the 2 parts once"):
+        merge(parts[:1], tmp_path / "merged")
+    summary = merge(parts, tmp_path / "merged")
+    assert contents(tmp_path / "merged") == contents(whole)
+    one, two = (json.loads((folder / "meta.json").read_text()) for folder in (tmp_path / "merged", whole))
+    assert {**one, "shards": 0} == {**two, "shards": 0}
+    assert summary.clips == two["clips"]
+    assert read_skipped(tmp_path / "merged") == read_skipped(whole)
+    assert [row.key for row in Index(tmp_path / "merged").rows()] == [row.key for row in Index(whole).rows()]
+    data, other = ShardDataset(tmp_path / "merged", "train"), ShardDataset(whole, "train")
+    for index in range(len(data)):
+        assert torch.equal(data.sample(index, 4).frame, other.sample(index, 4).frame)
+    with pytest.raises(DataError, match="exists already"):
+        merge(parts, tmp_path / "merged")
+
+
+def test_other_sources_or_settings_are_refused(media, whole):
+    with pytest.raises(DataError, match="other sources or with other settings"):
+        prepare(find_sources(media), whole, workers=1, **{**SMALL, "clip_seconds": 3.0})
+    with pytest.raises(DataError, match="other sources"):
+        prepare(find_sources(media)[1:], whole, workers=1, **SMALL)
+
+
+def test_arguments_that_make_no_sense_are_refused(media, tmp_path):
+    sources = find_sources(media)
+    for options, reason in (
+        ({"part": (3, 2)}, "part 3/2 does not exist"),
+        ({"overlap": 10.0}, "make no sense"),
+        ({"frames": 0}, "frames 1 to 1000"),
+        ({"need": ()}, "need must name"),
+        ({"workers": 0}, "at least one worker"),
+    ):
+        with pytest.raises(DataError, match=reason):
+            prepare(sources, tmp_path / "out", **{"workers": 1, **options})
+
+
+def test_one_modality_alone(tmp_path):
+    root = tmp_path / "media"
+    write_media(root / "a.wav", seconds=1, video=False, codecs=("", "pcm_s16le"))
+    write_media(root / "b.mp4", seconds=1, sound=sine(1, 16000, 300))
+    write_media(root / "c.mp4", seconds=1, audio=False, fps=10)
+    for need, used in ((("audio",), {"a.wav", "b.mp4"}), (("video",), {"b.mp4", "c.mp4"})):
+        out = tmp_path / need[0]
+        prepare([*sources_in(root)], out, workers=1, need=need)
+        assert read_meta(out)["modalities"] == list(need)
+        data = ShardDataset(out, "train")
+        assert {data.source(i) for i in range(len(data))} == used
+        assert data.frames == (10 if need == ("video",) else 0)
+        if need == ("video",):
+            assert data.picture(0, 0).shape == (3, 224, 224)
+            with pytest.raises(DataError, match="hold only video"):
+                data.waveform(0)
+        else:
+            assert data.waveform(0).shape == (16000,)
+
+
+def sources_in(root):
+    return [Source(s.name, s.path, split="train") for s in find_sources(root)]
+
+
+def test_stretches_and_labels_from_tables(media, tmp_path):
+    table = tmp_path / "list.csv"
+    film = media / "day1/film04.mp4"
+    table.write_text(
+        "path,start,seconds,labels,split,extra\n"
+        f"{film},0,1.5,dog;cat,train,x\n"
+        f"{film},2,2,,validation,\n"
+        f"{film},40,2,,,\n"
+    )
+    sources = find_sources(table)
+    assert [source.labels for source in sources] == [("dog", "cat"), (), ()]
+    summary = prepare(sources, tmp_path / "out", workers=1, short_side=48)
+    assert (summary.clips, summary.skipped) == (2, 1)
+    data = ShardDataset(tmp_path / "out", "train")
+    assert data.labels(0) == ("dog", "cat")
+    assert data.seconds(0) == pytest.approx(1.5)
+    later = ShardDataset(tmp_path / "out", "validation")
+    assert later.info(0)["start"] == 2
+    assert number_of(later.whole_picture(0, 0).permute(1, 2, 0).numpy()) == 21
+    assert later.group(0) == data.group(0) == str(film)
+
+
+def test_lists_of_paths_and_json_lines(media, tmp_path):
+    shutil.copy(media / "day0/film00.mp4", tmp_path / "here.mp4")
+    (tmp_path / "list.txt").write_text("here.mp4\n\n")
+    assert find_sources(tmp_path / "list.txt") == [Source("here.mp4", tmp_path / "here.mp4", group="here.mp4")]
+    (tmp_path / "list.jsonl").write_text('{"path": "here.mp4", "labels": ["a", "b"], "name": "n"}\n')
+    assert find_sources(tmp_path / "list.jsonl")[0].labels == ("a", "b")
+    for name, content, reason in (
+        ("bad.csv", "file\nx.mp4\n", "no column called path"),
+        ("bad.csv", "path,split\nx.mp4,holdout\n", "line 2: split must be one of"),
+        ("bad.csv", "path,start\nx.mp4,soon\n", "line 2"),
+        ("bad.jsonl", "{\n", "cannot be read as a list"),
+        ("bad.txt", "x.mp4\nx.mp4\n", "two sources are called 'x.mp4'"),
+        ("bad.txt", "", "names no media"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match=reason):
+            find_sources(tmp_path / name)
+    with pytest.raises(DataError, match="no such folder"):
+        find_sources(tmp_path / "nothing")
+
+
+def misbehave(job, tick):
+    """What decoders do to their process."""
+    match job:
+        case "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "hang":
+            time.sleep(60)
+        case "memory":
+            return len(bytearray(8 << 30))
+        case "slow":
+            for _ in range(4):
+                time.sleep(0.5)
+                tick()
+    return job.upper()
+
+
+def test_workers_that_die_or_hang_cost_only_their_work():
+    jobs = ["a", "crash", "b", "hang", "c", "slow", "d", "e"]
+    results = dict(run_isolated(misbehave, jobs, workers=2, patience=1.5))
+    assert results == {
+        **{job: job.upper() for job in ("a", "b", "c", "d", "e", "slow")},
+        "crash": Failure(CRASHED),
+        "hang": Failure(SLOW),
+    }
+
+
+def test_ray_is_asked_for_only_when_there(media, tmp_path):
+    try:
+        import ray  # noqa: F401
+    except ImportError:
+        with pytest.raises(DataError, match="needs Ray"):
+            prepare(find_sources(media), tmp_path / "out", workers=1, engine="ray", **SMALL)
+    else:
+        pytest.skip("Ray is installed here")
+
+
+def test_real_media_are_prepared_whole(shared, tmp_path):
+    """All 13 clips and 59 of the library; sound as FLAC is sample for sample what was decoded."""
+    lines = []
+    summary = prepare(find_sources(shared / "media"), tmp_path / "out", workers=2, say=lines.append)
+    assert (summary.used, summary.skipped) == (72, 0)
+    assert summary.clips == 73
+    assert any("clips/s" in line for line in lines)
+    seconds = {}
+    for row in Index(tmp_path / "out").rows():
+        seconds[row.name] = seconds.get(row.name, 0.0) + row.seconds
+    for table, column in (("manifest.csv", "clips"), ("library.csv", "library")):
+        with (shared / "media" / table).open(newline="") as file:
+            for line in csv.DictReader(file):
+                stated = float(line["duration_s"])
+                # A tail shorter than 2 s is dropped, and sound or picture may end up to 0.25 s before the other.
+                kept = seconds[line["path"]]
+                whole = stated if stated < 10 else 10.0
+                assert kept == pytest.approx(whole, abs=0.3) or kept == pytest.approx(13, abs=0.1), column

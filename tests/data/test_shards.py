@@ -1,0 +1,145 @@
+"""Shards open with WebDataset and plain tar; read by number, in any process; damage is named."""
+
+import io
+import multiprocessing
+import pickle
+import tarfile
+
+import numpy as np
+import pytest
+import torch
+import webdataset
+from PIL import Image
+
+from equiav.data.dataset import ClipDataset
+from equiav.data.loader import Schedule, evaluation_batches, training_batches
+from equiav.data.manifest import Source
+from equiav.data.prepare import find_sources, prepare
+from equiav.data.shards import ShardDataset, flac, read_flac
+from equiav.errors import DataError
+from tests.media.making import sine, write_media
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("media")
+    for k in range(6):
+        write_media(root / f"film {k}.mp4", seconds=1, fps=10, size=(96, 64), sound=sine(1, 16000, 200 + 50 * k))
+    out = tmp_path_factory.mktemp("prepared") / "out"
+    sources = [Source(s.name, s.path, labels=(f"l{i}",), split="train") for i, s in enumerate(find_sources(root))]
+    prepare(sources, out, workers=1, shard_bytes=50_000)
+    return out
+
+
+def test_flac_loses_nothing():
+    rng = np.random.default_rng(0)
+    for samples in (8000, 160000, 12345):
+        sound = rng.integers(-32768, 32767, samples).astype(np.int16)
+        np.testing.assert_array_equal(read_flac(flac(sound, 16000)), sound)
+
+
+def test_it_is_a_clip_dataset(folder):
+    data = ShardDataset(folder, "train", size=32)
+    assert isinstance(data, ClipDataset)
+    assert (len(data), data.frames) == (6, 10)
+    sample = data.sample(2, 5)
+    assert sample.frame.shape == (3, 32, 32)
+    assert sample.frame.dtype == torch.uint8
+    assert sample.waveform.dtype == torch.float32
+    assert sample.name == data.name(2)
+    assert data.labels(2) == ("l2",)
+    assert data.pictures(2).shape == (10, 3, 32, 32)
+    assert torch.equal(data.pictures(2)[5], sample.frame)
+    tone = torch.from_numpy(sine(1, 16000, 300))[: len(sample.waveform)]
+    assert float((sample.waveform - tone)[500:15000].square().mean().sqrt()) < 0.02
+    with pytest.raises(DataError, match="frame 10 of clips that hold 10"):
+        data.sample(0, 10)
+    with pytest.raises(IndexError):
+        data.sample(6, 0)
+
+
+def test_webdataset_and_tar_read_the_same(folder):
+    data = ShardDataset(folder, "train", size=64)
+    shards = sorted(str(path) for path in (folder / "shards").glob("*.tar"))
+    assert len(shards) > 1
+    found = {sample["__key__"]: sample for sample in webdataset.WebDataset(shards, shardshuffle=False)}
+    assert len(found) == len(data)
+    for index in range(len(data)):
+        sample = found[data.name(index)]
+        sound = torch.from_numpy(read_flac(sample["flac"]).astype(np.float32)) / 32768
+        assert torch.equal(sound, data.waveform(index))
+        for frame in range(10):
+            picture = np.array(Image.open(io.BytesIO(sample[f"{frame}.jpg"])))
+            np.testing.assert_array_equal(picture, data.whole_picture(index, frame).permute(1, 2, 0).numpy())
+    with tarfile.open(shards[0]) as tar:
+        names = tar.getnames()
+    assert names[:2] == [f"{data.name(0)}.flac", f"{data.name(0)}.0.jpg"]
+
+
+def read_one(data, index, queue):
+    queue.put(float(data.sample(index, 0).waveform.square().sum()))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_shared_with_processes(folder, method):
+    data = ShardDataset(folder, "train", size=32)
+    expected = float(data.sample(1, 0).waveform.square().sum())  # files are open now
+    context = multiprocessing.get_context(method)
+    queue = context.SimpleQueue()
+    process = context.Process(target=read_one, args=(data, 1, queue))
+    process.start()
+    assert queue.get() == pytest.approx(expected)
+    process.join()
+    assert len(pickle.dumps(data)) < 1000
+
+
+def test_loaders_read_it_with_workers(folder):
+    data = ShardDataset(folder, "train", size=32)
+    schedule = Schedule(len(data), data.frames, batch=3, seed=1)
+    one, two = (
+        list(training_batches(data, schedule, start=0, stop=4, rank=0, world_size=1, workers=workers))
+        for workers in (0, 2)
+    )
+    for a, b in zip(one, two, strict=True):
+        assert a.names == b.names
+        assert torch.equal(a.frames, b.frames)
+        assert torch.equal(a.waveforms, b.waveforms)
+    assert sum(len(batch) for batch in evaluation_batches(data, batch=4)) == 6
+
+
+def copy_of(folder, tmp_path):
+    import shutil
+
+    shutil.copytree(folder, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_a_flipped_bit_is_an_error_that_names_shard_and_clip(folder, tmp_path):
+    damaged = copy_of(folder, tmp_path)
+    data = ShardDataset(damaged, "train")
+    offset, size, _ = (int(x) for x in data.index.members[3, 0])
+    shard = damaged / "shards" / data.index.text("shards", int(data.index.shard[3]))
+    content = bytearray(shard.read_bytes())
+    content[offset + size // 2] ^= 4
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=rf"{shard.name}: clip {data.name(3)} is damaged"):
+        data.sample(3, 0)
+    shard.write_bytes(content[: offset + 10])
+    with pytest.raises(DataError, match=shard.name):
+        ShardDataset(damaged, "train").sample(3, 0)
+    shard.unlink()
+    with pytest.raises(DataError, match=shard.name):
+        ShardDataset(damaged, "train").sample(3, 0)
+
+
+def test_unfinished_or_foreign_folders_are_refused(folder, tmp_path):
+    with pytest.raises(DataError, match="holds no finished data"):
+        ShardDataset(tmp_path, "train")
+    with pytest.raises(DataError, match="no clips for test"):
+        ShardDataset(folder, "test")
+    damaged = copy_of(folder, tmp_path)
+    (damaged / "index/members.npy").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="is damaged"):
+        ShardDataset(damaged, "train")
