@@ -7,16 +7,17 @@ from pathlib import Path
 
 from typing_extensions import assert_never
 
-from equiav.config import CavMaeConfig, Config, ShardsConfig, WorldConfig
+from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig
+from equiav.data.benchmarks import read_retrieval_list, select
 from equiav.data.cavmae import CavMaeDataset, read_cavmae
-from equiav.data.dataset import ClipDataset, WorldDataset
+from equiav.data.dataset import Chosen, ClipDataset, WorldDataset
 from equiav.data.index import read_meta
 from equiav.data.loader import Schedule, balanced_weights
 from equiav.data.manifest import Split
 from equiav.data.paired import PairedDataset, PairedSet, read_paired
 from equiav.data.shards import ShardDataset
 from equiav.data.world import Difficulty, World
-from equiav.errors import ConfigError
+from equiav.errors import ConfigError, DataError
 from equiav.media.spectrogram import HOP_SECONDS
 
 
@@ -60,6 +61,25 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
             )
         case never:
             assert_never(never)
+
+
+def listed_clips(clips: ClipDataset, path: Path) -> tuple[ClipDataset, str]:
+    """The clips of a set that a published retrieval list names, and a line on how many of them are there."""
+    if not isinstance(clips, ShardDataset):
+        raise ConfigError("a retrieval list selects from a prepared folder (data.kind shards)")
+    found = select([clips.source(i) for i in range(len(clips))], read_retrieval_list(path))
+    if not found.rows:
+        raise DataError(f"{path}: none of its {len(found.missing)} clips is in {clips.folder}")
+    return Chosen(clips, tuple(found.rows)), found.line()
+
+
+def with_data(config: Config, path: Path | None) -> Config:
+    """The recipe with its data elsewhere."""
+    if path is None:
+        return config
+    if isinstance(config.data, ShardsConfig | PairedConfig):
+        return config.model_copy(update={"data": config.data.model_copy(update={"path": str(path)})})
+    return config.model_copy(update={"data": ShardsConfig(path=str(path))})
 
 
 def build_schedule(config: Config, clips: ClipDataset) -> Schedule:

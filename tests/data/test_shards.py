@@ -3,6 +3,8 @@
 import io
 import multiprocessing
 import pickle
+import re
+import shutil
 import tarfile
 
 import numpy as np
@@ -12,6 +14,7 @@ import webdataset
 from PIL import Image
 
 from equiav.data.dataset import ClipDataset
+from equiav.data.inspection import write_inspection
 from equiav.data.loader import Schedule, evaluation_batches, training_batches
 from equiav.data.manifest import Source
 from equiav.data.prepare import find_sources, prepare
@@ -109,9 +112,16 @@ def test_loaders_read_it_with_workers(folder):
     assert sum(len(batch) for batch in evaluation_batches(data, batch=4)) == 6
 
 
-def copy_of(folder, tmp_path):
-    import shutil
+def test_inspection_is_one_page_that_needs_nothing_else(folder, tmp_path):
+    write_inspection(folder, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<audio") == 6
+    assert "data:audio/flac" in page
+    assert "l3" in page
+    assert not re.search(r'(src|href)="(?!data:)', page)
 
+
+def copy_of(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "copy")
     return tmp_path / "copy"
 

@@ -49,7 +49,7 @@ def write_media(
     options: dict[str, str] | None = None,
     format: str | None = None,
 ) -> Path:
-    """A film of numbered pictures at `times` (or `seconds` at `fps`) with `sound`, (channels, n) or (n,), a tone otherwise."""
+    """A film of numbered pictures at `times`, or `seconds` at `fps`; `sound` is (channels, n) or (n,), else a tone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", options=options or {}, format=format) as container:
         film = track = None

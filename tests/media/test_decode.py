@@ -3,7 +3,6 @@
 import csv
 import time
 from math import gcd
-from pathlib import Path
 
 import av
 import numpy as np
@@ -101,7 +100,9 @@ def test_rotation_is_applied(tmp_path, angle):
     np.testing.assert_array_equal(turned.pictures[3], np.rot90(plain.pictures[3], angle // 90))
 
 
-@pytest.mark.parametrize("pixels", ["gray", "yuv444p", "bgra", "yuv410p", "yuva420p", "gray16le", "bgr0", "yuv422p10le"])
+@pytest.mark.parametrize(
+    "pixels", ["gray", "yuv444p", "bgra", "yuv410p", "yuva420p", "gray16le", "bgr0", "yuv422p10le"]
+)
 def test_odd_pixel_formats(tmp_path, pixels):
     path = write_media(tmp_path / "odd.mkv", seconds=1, pixels=pixels, codecs=("ffv1", "flac"))
     _, (clip,) = read(path)
@@ -189,7 +190,9 @@ def test_streams_share_one_beginning(tmp_path):
 
 
 def test_transport_streams_that_begin_at_some_other_time(tmp_path):
-    path = write_media(tmp_path / "a.ts", seconds=4, codecs=("mpeg2video", "mp2"), rate=32000, options={"output_ts_offset": "5"})
+    path = write_media(
+        tmp_path / "a.ts", seconds=4, codecs=("mpeg2video", "mp2"), rate=32000, options={"output_ts_offset": "5"}
+    )
     info, (clip,) = read(path)
     assert info.zero > 4
     assert info.duration == pytest.approx(4, abs=0.15)
@@ -221,7 +224,10 @@ def test_cover_art_is_not_film(tmp_path, suffix):
     path = tmp_path / f"song{suffix}"
     cover = tmp_path / "cover.jpg"
     Image.new("RGB", (64, 64), "red").save(cover)
-    with av.open(str(path), "w", format="mp3" if suffix == ".mp3" else "mp4") as container, av.open(str(cover)) as picture:
+    with (
+        av.open(str(path), "w", format="mp3" if suffix == ".mp3" else "mp4") as container,
+        av.open(str(cover)) as picture,
+    ):
         track = container.add_stream("libmp3lame" if suffix == ".mp3" else "aac", rate=44100, layout="mono")
         art = container.add_stream_from_template(picture.streams.video[0])
         art.disposition = av.stream.Disposition.attached_pic
@@ -320,7 +326,9 @@ def test_real_media_agree_with_an_independent_reading(shared):
         for clip in clips:
             for t, picture in zip(clip.times, clip.pictures, strict=True):
                 chosen = frames[max(0, np.searchsorted(starts, t + info.zero, side="right") - 1)][1]
-                np.testing.assert_array_equal(picture, chosen.reformat(format="rgb24", interpolation="AREA").to_ndarray())
+                np.testing.assert_array_equal(
+                    picture, chosen.reformat(format="rgb24", interpolation="AREA").to_ndarray()
+                )
         common = gcd(rate, 16000)
         # Decoders of lossy sound overshoot; 16 bits do not.
         whole = resample_poly(sound, 16000 // common, rate // common).clip(-1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from equiav.data.cutting import Cutter, Outcome
@@ -16,13 +17,14 @@ IN_FLIGHT = 4  # tasks waiting for each processor: enough to keep it busy, few e
 def run_on_ray(cutter: Cutter, jobs: list[tuple[int, Source]]) -> Iterator[Outcome]:
     """Outcomes in the order of completion; a task whose process died twice is a file left out."""
     try:
-        import ray
+        ray: Any = import_module("ray")
     except ImportError:
         raise DataError("engine='ray' needs Ray: pip install ray, or leave the engine out") from None
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     remote: Any = ray.remote(max_retries=1)(_cut)
-    waiting, running = list(reversed(jobs)), {}
+    waiting = list(reversed(jobs))
+    running: dict[Any, int] = {}
     limit = IN_FLIGHT * max(1, int(ray.cluster_resources().get("CPU", 1)))
     while waiting or running:
         while waiting and len(running) < limit:

@@ -79,6 +79,30 @@ class WorldDataset:
         return Sample(self.name(index), sound.float() / 32768, pictures[frame])
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Some clips of a set, in a stated order: a retrieval list, for instance."""
+
+    clips: ClipDataset
+    rows: tuple[int, ...]
+
+    @property
+    def frames(self) -> int:
+        """Frames per clip."""
+        return self.clips.frames
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name(self, index: int) -> str:
+        """As in the whole set."""
+        return self.clips.name(self.rows[index])
+
+    def sample(self, index: int, frame: int) -> Sample:
+        """As in the whole set."""
+        return self.clips.sample(self.rows[index], frame)
+
+
 def collate(samples: Sequence[Sample]) -> Batch:
     """A batch: waveforms padded with zeros to the longest."""
     waveforms = torch.nn.utils.rnn.pad_sequence([s.waveform for s in samples], batch_first=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
 import sys
@@ -139,17 +140,16 @@ def run_isolated(
 
 
 def _hand_over(worker: _Worker[J], job: J) -> None:
-    try:
+    # One that died idle cannot take it; that is noticed with the next messages.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         worker.give(job)
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # it died idle; its silence is noticed with the next messages
 
 
 def _messages(busy: list[_Worker[J]], patience: float) -> Iterator[tuple[_Worker[J], tuple[str, Any]]]:
     """What workers say, and what their silence means."""
     by_connection = {worker.connection: worker for worker in busy}
     for ready in wait(list(by_connection), timeout=0.5):
-        worker = by_connection[ready]  # type: ignore[index]
+        worker = by_connection[ready]
         try:
             yield worker, worker.connection.recv()
         except (EOFError, ConnectionResetError):

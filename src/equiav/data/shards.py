@@ -46,7 +46,8 @@ def flac(sound: NDArray[np.int16], rate: int) -> bytes:
 def read_flac(content: bytes) -> NDArray[np.int16]:
     """The sound of a FLAC file held in memory."""
     # What the header says is enough: probing would decode the beginning twice.
-    with av.open(io.BytesIO(content), format="flac", options={"analyzeduration": "0", "probesize": "32"}) as container:
+    options = {"analyzeduration": "0", "probesize": "32"}
+    with av.open(io.BytesIO(content), mode="r", format="flac", options=options) as container:
         chunks = [frame.to_ndarray().reshape(-1) for frame in container.decode(audio=0)]
     return np.concatenate(chunks) if chunks else np.zeros(0, np.int16)
 
@@ -128,6 +129,10 @@ class ShardDataset:
         """All that was stored about the clip: times of the pictures, boxes, fold and so on."""
         found: dict[str, Any] = json.loads(self._member(index, -1))
         return found
+
+    def sound_file(self, index: int) -> bytes:
+        """The clip's sound as the FLAC file it is stored as."""
+        return self._member(index, 0)
 
     def waveform(self, index: int) -> Float[Tensor, " samples"]:
         """The clip's sound in [-1, 1]."""

@@ -7,17 +7,20 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
 from equiav.data.manifest import Source, Split
 from equiav.errors import DataError
 
-SUFFIXES = frozenset(
-    ".3g2 .3gp .aac .ac3 .aif .aiff .amr .ape .asf .au .avi .caf .divx .dv .flac .flv .gif .m2ts .m2v .m4a .m4b .m4v "
-    ".mka .mkv .mov .mp2 .mp3 .mp4 .mpeg .mpg .mts .mxf .nut .oga .ogg .ogv .opus .qt .rm .rmvb .tta .ts .vob .wav "
-    ".weba .webm .wma .wmv .wtv .wv .y4m".split()
-)
+_MEDIA = """
+.3g2 .3gp .aac .ac3 .aif .aiff .amr .ape .asf .au .avi .caf .divx .dv .flac .flv
+.gif .m2ts .m2v .m4a .m4b .m4v .mka .mkv .mov .mp2 .mp3 .mp4 .mpeg .mpg .mts .mxf
+.nut .oga .ogg .ogv .opus .qt .rm .rmvb .tta .ts .vob .wav .weba .webm .wma .wmv
+.wtv .wv .y4m
+"""
+SUFFIXES = frozenset(_MEDIA.split())
 COLUMNS = frozenset({"path", "name", "label", "labels", "split", "group", "start", "seconds", "fold", "boxes"})
 
 
@@ -45,7 +48,7 @@ def find_sources(path: Path) -> list[Source]:
 def ordered(sources: Iterable[Source]) -> list[Source]:
     """Sorted by name, which must be unique: the order in which clips are stored."""
     found = sorted(sources, key=lambda source: source.name)
-    for one, two in zip(found, found[1:], strict=False):
+    for one, two in pairwise(found):
         if one.name == two.name:
             raise DataError(f"two sources are called {one.name!r}; give them different names")
     return found

@@ -24,11 +24,14 @@ def retrieval_record(
     statistics: tuple[float, float],
     banks: dict[Modality, Tensor],
     representation: Representation,
+    *,
+    all_frames: bool = False,
 ) -> Record:
     """Both directions from the same embeddings, as written to logs and results files."""
     if isinstance(clips, PairedDataset):
         return _by_class(model, clips, filter_bank, statistics, banks, representation)
-    return retrieve(embed_dataset(model, clips, filter_bank, statistics, banks, representation)).record()
+    embeddings = embed_dataset(model, clips, filter_bank, statistics, banks, representation, all_frames=all_frames)
+    return retrieve(embeddings).record()
 
 
 @torch.inference_mode()

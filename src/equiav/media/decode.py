@@ -202,15 +202,15 @@ def _pictures(reader: PictureReader, cuts: Sequence[Cut], frames: int) -> Iterat
             ready += 1
 
 
-def decode(
-    path: Path, *, sample_rate: int = SAMPLE_RATE, frames: int = FRAMES, seconds: float = CLIP_SECONDS
-) -> Clip:
+def decode(path: Path, *, sample_rate: int = SAMPLE_RATE, frames: int = FRAMES, seconds: float = CLIP_SECONDS) -> Clip:
     """The first `seconds` of a file: its waveform, and `frames` pictures evenly spaced over them.
 
     A missing stream gives None; a file with neither is refused.
     """
     info = open_media(path, until=seconds)
-    waveform, pictures, times = None, None, ()
+    waveform: Tensor | None = None
+    pictures: Tensor | None = None
+    times: tuple[float, ...] = ()
     if info.sound is not None:
         cut = Cut(0.0, min(seconds, info.sound[1]))
         excerpt = next(read_clips(path, [cut], info, sample_rate=sample_rate, picture=False))

@@ -137,14 +137,15 @@ class SoundReader:
         self.clock: float | None = None  # when the next frame should begin
         self.resampler: Any = None
         self.setup: tuple[Any, ...] = ()
+        self.average = False  # for layouts FFmpeg has no rule for
         self.finished = False
 
     def read(self, start: int, stop: int) -> NDArray[np.int16]:
         """Samples `start` up to `stop`, fewer where the sound ends; later calls may not start earlier."""
         while not self.finished and self.end < stop:
+            self._forget(start)
             self._advance()
-        while self.chunks and self.chunks[0][0] + len(self.chunks[0][1]) <= start:
-            self.chunks.popleft()
+        self._forget(start)
         sound = np.zeros(max(0, min(stop, self.end) - start), np.int16)
         for position, chunk in self.chunks:
             first, last = max(position, start), min(position + len(chunk), stop)
@@ -155,6 +156,11 @@ class SoundReader:
     def close(self) -> None:
         """Closes the file."""
         self.container.close()
+
+    def _forget(self, start: int) -> None:
+        """Lets go of what lies before `start`: hours may lie between two stretches."""
+        while self.chunks and self.chunks[0][0] + len(self.chunks[0][1]) <= start:
+            self.chunks.popleft()
 
     def _advance(self) -> None:
         frame = next(self.frames, None)
@@ -198,8 +204,8 @@ class SoundReader:
             except BROKEN:
                 # Layouts without a rule of mixing: the plain mean of the channels.
                 self.resampler = av.AudioResampler(format="s16", layout="mono", rate=self.rate)
-                self.setup = ("mean", *self.setup[1:])
-        if self.setup[0] == "mean":
+                self.average = True
+        if self.average:
             frame = _mean_of_channels(frame)
         return list(self.resampler.resample(frame))
 
@@ -207,8 +213,7 @@ class SoundReader:
         if self.resampler is not None:
             with contextlib.suppress(*BROKEN):
                 self._store(self.resampler.resample(None))
-        self.resampler = None
-        self.setup = ()
+        self.resampler, self.setup, self.average = None, (), False
 
     def _store(self, resampled: Iterable[Any]) -> None:
         for frame in resampled:

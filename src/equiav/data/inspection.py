@@ -1,0 +1,141 @@
+"""A prepared folder as one page: what it holds, what was left out and why, and clips to look at and listen to."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from numpy.typing import NDArray
+from PIL import Image
+
+from equiav.data.index import SPLITS, Index, read_meta, read_skipped
+from equiav.data.shards import ShardDataset
+from equiav.media.spectrogram import FilterBank, power_range
+from equiav.report.figures import new_figure, png
+from equiav.report.html import Page, cards, data_uri, image, picture_png, row, table
+
+SHEET = 24
+MOST_LABELS = 30
+THUMBNAIL = 160
+
+
+def write_inspection(folder: Path, out: Path) -> None:
+    """Counts, durations, labels, splits, reasons, and a sheet of 24 clips, in one file that needs nothing else."""
+    meta, index, skipped = read_meta(folder), Index(folder), read_skipped(folder)
+    page = Page(f"Prepared data: {folder.name}")
+    page.add(cards(_figures(meta)))
+    page.heading("Splits").add(_splits(index))
+    page.heading("How long clips last").figure(_histogram(index.times[:, 1]), "seconds")
+    labels = Counter(label for i in range(len(index)) for label in index.labels(i))
+    if labels:
+        page.heading("Labels").figure(_bars(labels), f"{len(labels)} labels; the {MOST_LABELS} most frequent at most")
+    page.heading("Left out")
+    if skipped:
+        page.add(table(("reason", "count", "for example"), _reasons(skipped)))
+        page.text("Every file and stretch is listed in skipped.csv.", note=True)
+    else:
+        page.text("Nothing: every file was used whole.")
+    page.heading("Clips").text("Middle picture, spectrogram and sound of clips spread over the folder.", note=True)
+    for split in SPLITS:
+        page.add(*_sheet(folder, split, index))
+    page.write(out)
+
+
+def _figures(meta: dict[str, Any]) -> list[tuple[str, str]]:
+    spectrogram, sources = meta["spectrogram"], meta["sources"]
+    found = [
+        ("clips", f"{meta['clips']:,}"),
+        ("hours", f"{meta['seconds'] / 3600:.3g}"),
+        ("files used", f"{sources['used']:,}"),
+        ("files left out", f"{sources['skipped']:,}"),
+        ("modalities", " + ".join(meta["modalities"])),
+    ]
+    if spectrogram["mean"] is not None:
+        found.append(("spectrogram mean, deviation", f"{spectrogram['mean']:.3f}, {spectrogram['std']:.3f}"))
+    return found
+
+
+def _splits(index: Index) -> str:
+    rows = []
+    for number, split in enumerate(SPLITS):
+        chosen = np.flatnonzero(index.split == number)
+        if len(chosen):
+            hours = float(index.times[chosen, 1].sum()) / 3600
+            sources = len({index.text("names", int(i)) for i in chosen})
+            rows.append((split, f"{len(chosen):,}", f"{sources:,}", f"{hours:.3g}"))
+    return table(("split", "clips", "files", "hours"), rows)
+
+
+def _histogram(seconds: NDArray[np.float64]) -> bytes:
+    figure = new_figure(7.0, 2.4)
+    axis = figure.subplots()
+    axis.hist(seconds, bins=40, color="#4c72b0")
+    axis.set_xlabel("seconds")
+    axis.set_ylabel("clips")
+    axis.grid(axis="y", alpha=0.25)
+    return png(figure)
+
+
+def _bars(labels: Counter[str]) -> bytes:
+    names, counts = zip(*reversed(labels.most_common(MOST_LABELS)), strict=True)
+    figure = new_figure(7.0, 0.6 + 0.2 * len(names))
+    axis = figure.subplots()
+    # Dollar signs would start a formula.
+    drawn = axis.barh([name.replace("$", r"\$")[:40] for name in names], counts, color="#4c72b0")
+    axis.bar_label(drawn, fontsize=7, padding=2)
+    axis.tick_params(axis="y", labelsize=7)
+    axis.set_xlabel("clips")
+    return png(figure)
+
+
+def _reasons(skipped: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Reasons that differ only in their figures or in the file they name are one."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for source, _, reason in skipped:
+        kind = re.sub(r"same content as .*", "same content as another", reason, flags=re.DOTALL)
+        kind = re.sub(r"\d+(\.\d+)?", "…", kind)
+        counts[kind] += 1
+        examples.setdefault(kind, source)
+    return [(kind, f"{count:,}", examples[kind][:60]) for kind, count in counts.most_common()]
+
+
+def _sheet(folder: Path, split: Any, index: Index) -> list[str]:
+    """Clips spread evenly over a split, as many as its share of the sheet."""
+    count = int((index.split == SPLITS.index(split)).sum())
+    if not count:
+        return []
+    data = ShardDataset(folder, split, size=THUMBNAIL)
+    shown = min(count, max(1, round(SHEET * count / len(index))))
+    return [row(_cells(data, i * count // shown, split)) for i in range(shown)]
+
+
+def _cells(data: ShardDataset, number: int, split: str) -> list[str]:
+    title = f"{split}: {data.source(number)[-60:]} {', '.join(data.labels(number))}"
+    cells = []
+    if data.frames:
+        picture = data.whole_picture(number, data.frames // 2).permute(1, 2, 0).numpy()
+        small = Image.fromarray(picture)
+        small.thumbnail((2 * THUMBNAIL, THUMBNAIL))
+        cells.append(image(picture_png(np.array(small)), title))
+    if "audio" in data.meta["modalities"]:
+        cells.append(image(_spectrogram(data, number), f"{data.seconds(number):.1f} s" if data.frames else title))
+        sound = data_uri("audio/flac", data.sound_file(number))
+        cells.append(f'<audio controls preload="none" src="{sound}"></audio>')
+    return cells
+
+
+def _spectrogram(data: ShardDataset, number: int) -> bytes:
+    waveform = data.waveform(number)
+    bank = FilterBank(sample_rate=data.sample_rate)
+    energies = bank(waveform[None])[0]
+    low, high = power_range(energies)
+    scaled = ((energies - low) / max(high - low, 1e-6)).clamp(0, 1).T.flip(0).numpy()
+    picture = (colormaps["magma"](scaled)[..., :3] * 255).astype(np.uint8)
+    small = Image.fromarray(picture).resize((2 * THUMBNAIL, THUMBNAIL), Image.Resampling.BILINEAR)
+    return picture_png(np.array(small))
