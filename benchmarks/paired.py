@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from equiav.build import build_bank, build_filter_bank, build_model
+from equiav.build import build_bank, build_inputs, build_model
 from equiav.build_data import build_clips
 from equiav.config import load_config
 from equiav.evaluation.benchmark import Record, retrieval_record
@@ -33,8 +33,7 @@ def held_out(model: EquiAV, recipe: Path, overrides: tuple[str, ...]) -> Record:
     return retrieval_record(
         model.eval(),
         build_clips(config, "test"),
-        build_filter_bank(config.audio),
-        (config.audio.mean, config.audio.std),
+        build_inputs(config.audio),
         {m: build_bank(config, m) for m in Modality},
         config.objective.representation,
     )

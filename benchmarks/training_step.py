@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from equiav.build import build_filter_bank, build_model, build_pipelines
+from equiav.build import build_inputs, build_model, build_pipelines
 from equiav.config import Config
 from equiav.losses.equiav import LossWeights
 from equiav.provenance import provenance, write_json
 from equiav.randomness import stream
-from equiav.training.objectives import Inputs, Objective, draw_step
+from equiav.training.objectives import Objective, draw_step
 from equiav.training.optim import adamw
 from equiav.training.step import Step
 from equiav.types import Batch
@@ -59,8 +59,7 @@ def peak_gb() -> float:
 def main() -> None:
     pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     config = Config()
-    inputs = Inputs(build_filter_bank(config.audio), config.audio.mean, config.audio.std)
-    objective = Objective(build_model(config), build_pipelines(config.augment), inputs)
+    objective = Objective(build_model(config), build_pipelines(config.augment), build_inputs(config.audio))
     optimiser = adamw(objective, rate=1e-5, weight_decay=1e-5, betas=(0.9, 0.95))
     step = Step(objective, objective, None, None)
     batch = random_batch(config)

@@ -20,6 +20,7 @@ from equiav.config import (
     VisualConfig,
 )
 from equiav.errors import ConfigError
+from equiav.media.inputs import Inputs
 from equiav.media.spectrogram import FilterBank
 from equiav.models.classifier import Classifier, modalities
 from equiav.models.equiav import Branch, EquiAV
@@ -145,9 +146,16 @@ def build_filter_bank(cfg: AudioConfig) -> FilterBank:
     return FilterBank(cfg.sample_rate, cfg.frames, cfg.bins, cfg.padding)
 
 
+def build_inputs(cfg: AudioConfig) -> Inputs:
+    """From waveforms and frames to what the encoders want."""
+    return Inputs(build_filter_bank(cfg), cfg.mean, cfg.std)
+
+
 def released_config(sizes: ReleasedSizes, mode: str | None = None) -> Config:
     """The recipe of a model imported from the authors' released code: its vectors, padding, norms and eps."""
     size = sizes.encoder
+    if size.heads < 1 or size.width % size.heads:
+        raise ConfigError(f"{size.heads} heads do not divide the width {size.width}; give another --heads")
     encoder = EncoderConfig(
         size=None, width=size.width, depth=size.depth, heads=size.heads,
         mlp_ratio=sizes.mlp_ratio, norm_eps=1e-5, norm_augmented=sizes.classes == 0,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from equiav import __version__
-from equiav.errors import DataError, EquiAVError, MediaError
+from equiav.errors import EquiAVError
 
 # Rooms are imported inside the commands: torch alone would make `--help` take seconds.
 app = typer.Typer(
@@ -252,7 +252,7 @@ def convert(
     source: Annotated[Path, typer.Argument(help="A file of foreign weights, or one of our checkpoint folders.")],
     out: Annotated[Path, typer.Argument(help="The checkpoint folder (or released file) to write.")],
     mode: Annotated[str | None, typer.Option(help="For fine-tuned checkpoints: audio, visual or audiovisual.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Attention heads, where they are not 64 wide.")] = None,
+    heads: Annotated[int | None, typer.Option(min=1, help="Attention heads, where they are not 64 wide.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of what a MAE checkpoint lacks (predictor, heads).")] = 0,
 ) -> None:
     """Bring in MAE or released EquiAV weights (.pth, .safetensors), or write ours in the released format."""
@@ -301,7 +301,7 @@ def retrieval(
     out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
 ) -> None:
     """Find the picture of a sound and the sound of a picture: R@1, R@5, R@10, or precision where only classes pair."""
-    from equiav.build import build_filter_bank
+    from equiav.build import build_inputs
     from equiav.build_data import build_clips, listed_clips, with_data
     from equiav.evaluation.benchmark import retrieval_record
     from equiav.inference import load_model
@@ -315,10 +315,9 @@ def retrieval(
     if listed:
         clips, line = listed_clips(clips, listed)
         print(line, file=sys.stderr)
-    audio = config.audio
     record = retrieval_record(
-        loaded.model, clips, build_filter_bank(audio), (audio.mean, audio.std), loaded.banks,
-        config.objective.representation, all_frames=all_frames,
+        loaded.model, clips, build_inputs(config.audio), loaded.banks, config.objective.representation,
+        all_frames=all_frames,
     )  # fmt: skip
     for way, values in record.items():
         print(
@@ -341,10 +340,8 @@ def main() -> None:
     try:
         app()
     except EquiAVError as error:
-        # Under torchrun most errors meet every process: one says it. What a process read, only that one may know.
         rank = os.environ.get("RANK", "0")
-        if rank == "0" or isinstance(error, DataError | MediaError):
-            print(f"equiav: {'' if rank == '0' else f'process {rank}: '}{error}", file=sys.stderr)
+        print(f"equiav: {'' if rank == '0' else f'process {rank}: '}{error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

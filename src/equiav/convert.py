@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
-from equiav.build import build_classifier, build_model, released_config
+from equiav.build import build_classifier, build_model, encoder_size, released_config
 from equiav.checkpoint import load_checkpoint, save_checkpoint
 from equiav.config import Config
 from equiav.errors import CheckpointError, WeightsError
+from equiav.files import write_whole
 from equiav.inference import BANK, save_model
 from equiav.models.classifier import Mode
 from equiav.models.released import (
+    HEAD_WIDTH,
+    PREDICTOR_HEADS,
     finetuned_from_released,
     from_released,
     kind_of_released,
@@ -74,18 +78,34 @@ def _export(source: Path, out: Path) -> str:
         raise CheckpointError(f"{source}: classifiers are not written in the released format")
     if config.audio.bins != 128:
         raise CheckpointError(f"{source}: released models have 128 mel bins, this one has {config.audio.bins}")
+    predictor = config.model.predictor
+    if (predictor.heads, predictor.head_width) != PREDICTOR_HEADS:
+        raise CheckpointError(f"{source}: released predictors have 8 heads of 64, this one {predictor.heads} of others")
     weights = {key: value for key, value in checkpoint.weights.items() if not key.startswith(BANK)}
     state = to_released(weights, config.audio.frames, config.visual.size)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = out.with_name(f".{out.name}.tmp")
-    if out.suffix == ".safetensors":
-        save_file(state, draft)
-    else:
-        torch.save(state, draft)
-    draft.replace(out)
-    eps = config.model.encoder.norm_eps
-    note = "" if eps == 1e-5 else f"; note that the released code norms with eps 1e-5, this model with {eps:g}"
-    return f"{out}: {len(state)} tensors in the released format{note}"
+    write_whole(out, _packed(state, safe=out.suffix == ".safetensors"))
+    return f"{out}: {len(state)} tensors in the released format{_differences(config)}"
+
+
+def _packed(state: State, *, safe: bool) -> bytes:
+    if safe:
+        return save(state)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def _differences(config: Config) -> str:
+    """What the format does not record, and a reader must know."""
+    notes = []
+    size, eps = encoder_size(config.model.encoder), config.model.encoder.norm_eps
+    if eps != 1e-5:
+        notes.append(f"the released code norms with eps 1e-5, this model with {eps:g}")
+    if size.heads * HEAD_WIDTH != size.width:
+        notes.append(f"it has {size.heads} attention heads, which the format does not record")
+    if config.augment.layout != "released":
+        notes.append("its vectors are in the paper's layout")
+    return "".join(f"; note: {note}" for note in notes)
 
 
 def _millions(model: torch.nn.Module) -> str:

@@ -14,12 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equiav.build import build_filter_bank
+from equiav.build import build_filter_bank, build_inputs
 from equiav.build_data import build_clips
 from equiav.checkpoint import checkpoints_of
 from equiav.config import load_config, shipped_recipe
 from equiav.data.dataset import WorldDataset
 from equiav.data.world import KINDS
+from equiav.errors import ConfigError
 from equiav.evaluation.embed import embed_dataset
 from equiav.evaluation.probe import pooled_features, probe
 from equiav.evaluation.retrieval import RetrievalResult, retrieve
@@ -48,7 +49,8 @@ class Measured:
 def run_demo(out: Path, overrides: tuple[str, ...] = (), say: Callable[[str], None] = lambda line: None) -> Path:
     """Trains (or resumes), evaluates and writes results and report into `out`; returns the report's path."""
     recipe = shipped_recipe("pretrain/world.yaml")
-    load_config(recipe, overrides)  # refuse a bad override before anything starts
+    if load_config(recipe, overrides).data.kind != "world":
+        raise ConfigError("the demo shows the generated world; use equiav pretrain for other data")
     began = time.monotonic()
     train_on_cores(recipe, overrides, out, processes=min(PROCESSES, os.cpu_count() or 1), say=say)
     seconds = time.monotonic() - began
@@ -66,17 +68,15 @@ def run_demo(out: Path, overrides: tuple[str, ...] = (), say: Callable[[str], No
 def measure(loaded: LoadedModel, test: WorldDataset, say: Callable[[str], None]) -> Measured:
     """Retrieval among the test scenes and a linear probe per modality."""
     config = loaded.config
-    filter_bank, statistics = build_filter_bank(config.audio), (config.audio.mean, config.audio.std)
-    embeddings = embed_dataset(
-        loaded.model, test, filter_bank, statistics, loaded.banks, config.objective.representation
-    )
+    inputs = build_inputs(config.audio)
+    embeddings = embed_dataset(loaded.model, test, inputs, loaded.banks, config.objective.representation)
     say("fitting linear probes")
     parts = {}
     for split, limit in (("train", PROBE_CLIPS), ("validation", None), ("test", None)):
         clips = build_clips(config, split)  # type: ignore[arg-type]
         assert isinstance(clips, WorldDataset)
         clips = WorldDataset(clips.world, clips.start, min(len(clips), limit or len(clips)))
-        features = pooled_features(loaded.model, clips, filter_bank, statistics)
+        features = pooled_features(loaded.model, clips, inputs)
         parts[split] = (features, kind_labels(clips))
     return Measured(embeddings, retrieve(embeddings), _probes(parts))
 

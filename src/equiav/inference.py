@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equiav.build import build_bank, build_filter_bank, build_model
+from equiav.build import build_bank, build_inputs, build_model
 from equiav.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from equiav.config import Config
 from equiav.errors import CheckpointError, WeightsError
-from equiav.media.image import normalise, square, to_float
-from equiav.media.spectrogram import standardise
+from equiav.media.image import square
 from equiav.models.equiav import EquiAV
 from equiav.models.weights import load_strict
 from equiav.types import Modality
@@ -43,13 +42,11 @@ class LoadedModel:
 
     def spectrograms(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Waveforms (N, samples) as the audio encoder wants them: standardised (N, 1, T, F)."""
-        audio = self.config.audio
-        energies = build_filter_bank(audio)(waveforms, lengths)
-        return standardise(energies, audio.mean, audio.std)[:, None]
+        return build_inputs(self.config.audio).spectrograms(waveforms, lengths)
 
     def pictures(self, frames: Tensor) -> Tensor:
         """Frames (N, 3, H, W), uint8, as the visual encoder wants them: square and normalised."""
-        return normalise(to_float(square(frames, self.config.visual.size)))
+        return build_inputs(self.config.audio).pictures(square(frames, self.config.visual.size))
 
 
 def load_model(path: str | Path, device: str = "cpu") -> LoadedModel:

@@ -1,4 +1,4 @@
-"""Where a number comes from: commit, versions, hardware, date; and JSON written whole or not at all."""
+"""Where a number comes from: commit, versions, hardware, date."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from equiav.files import write_whole
 
 
 def provenance(**more: Any) -> dict[str, Any]:
@@ -46,8 +48,5 @@ def _cpu() -> str:
 
 
 def write_json(path: Path, record: Any) -> None:
-    """Writes a results file beside its place and moves it there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)
+    """Writes a results file."""
+    write_whole(path, json.dumps(record, indent=1) + "\n")

@@ -125,27 +125,45 @@ def start(media, out):
     )
 
 
-def test_killed_and_carried_on_equals_uninterrupted(media, whole, tmp_path):
-    out, dice = tmp_path / "out", random.Random(3)
-    kills = 0
+def finished(out):
+    """Numbers of the sources in the journal, each on a line of its own and once; the last line may be cut short."""
     journal = out / "work/journal.jsonl"
-    for attempt in range(5):
+    lines = journal.read_text().split("\n")[:-1] if journal.exists() else []
+    numbers = [json.loads(line)["number"] for line in lines]
+    assert len(set(numbers)) == len(numbers), "a finished source was done again"
+    return numbers
+
+
+def shards_of(out):
+    """Shards and drafts of shards."""
+    return {path.name for path in (out / "shards").iterdir()} if (out / "shards").exists() else set()
+
+
+def test_killed_and_carried_on_equals_uninterrupted(media, whole, tmp_path):
+    out, dice, kills = tmp_path / "out", random.Random(3), 0
+    done = []
+    for attempt in range(6):
         run = start(media, out)
-        # Waits until there is something new to lose, then a little longer.
-        before = journal.stat().st_size if journal.exists() else 0
-        while run.poll() is None and (journal.stat().st_size if journal.exists() else 0) <= before:
-            time.sleep(0.002)
-        time.sleep(dice.uniform(0, 0.06))
+        before, shards = len(done), shards_of(out)
+        if attempt % 2:  # in the middle of writing a shard, or right behind it
+            while run.poll() is None and shards_of(out) == shards:
+                pass
+        else:  # something new to lose, and a little longer
+            while run.poll() is None and len(finished(out)) <= before:
+                time.sleep(0.002)
+            time.sleep(dice.uniform(0, 0.05))
         if run.poll() is not None:
             break
         os.killpg(run.pid, signal.SIGKILL)
         run.wait()
         kills += 1
-        if attempt == 2 and journal.exists():  # a kill may cut a line short
-            os.truncate(journal, journal.stat().st_size - 20)
+        assert finished(out)[: len(done)] == done
+        if attempt == 2:  # a kill may cut a line short
+            os.truncate(out / "work/journal.jsonl", (out / "work/journal.jsonl").stat().st_size - 20)
+        done = finished(out)
+    assert kills >= 3
     run = start(media, out)
     assert run.wait(timeout=120) == 0, run.stderr.read().decode()
-    assert kills >= 3
     assert contents(out) == contents(whole)
     assert {p.name for p in (out / "shards").iterdir()} == {p.name for p in (whole / "shards").iterdir()}
     assert json.loads((out / "meta.json").read_text()) == json.loads((whole / "meta.json").read_text())

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from equiav.build import build_bank, build_filter_bank, build_model
+from equiav.build import build_bank, build_inputs, build_model
 from equiav.build_data import build_clips
 from equiav.evaluation.embed import embed_dataset
 from equiav.types import Modality
@@ -16,8 +16,7 @@ def embed(**choices):
     return embed_dataset(
         build_model(CONFIG),
         build_clips(CONFIG, "validation"),
-        build_filter_bank(CONFIG.audio),
-        (CONFIG.audio.mean, CONFIG.audio.std),
+        build_inputs(CONFIG.audio),
         {m: build_bank(CONFIG, m) for m in Modality},
         "centroid",
         **choices,

@@ -30,7 +30,7 @@ def write_inspection(folder: Path, out: Path) -> None:
     page = Page(f"Prepared data: {folder.name}")
     page.add(cards(_figures(meta)))
     page.heading("Splits").add(_splits(index))
-    page.heading("How long clips last").figure(_histogram(index.times[:, 1]), "seconds")
+    page.heading("How long clips last").figure(_histogram(index.times[:, 1]))
     labels = Counter(label for i in range(len(index)) for label in index.labels(i))
     if labels:
         page.heading("Labels").figure(_bars(labels), f"{len(labels)} labels; the {MOST_LABELS} most frequent at most")
@@ -39,7 +39,7 @@ def write_inspection(folder: Path, out: Path) -> None:
         page.add(table(("reason", "count", "for example"), _reasons(skipped)))
         page.text("Every file and stretch is listed in skipped.csv.", note=True)
     else:
-        page.text("Nothing: every file was used whole.")
+        page.text("No file, and no part of one but tails shorter than 2 s.")
     page.heading("Clips").text("Middle picture, spectrogram and sound of clips spread over the folder.", note=True)
     for split in SPLITS:
         page.add(*_sheet(folder, split, index))
@@ -112,7 +112,8 @@ def _sheet(folder: Path, split: Any, index: Index) -> list[str]:
         return []
     data = ShardDataset(folder, split, size=THUMBNAIL)
     shown = min(count, max(1, round(SHEET * count / len(index))))
-    return [row(_cells(data, i * count // shown, split)) for i in range(shown)]
+    cells = [_cells(data, i * count // shown, split) for i in range(shown)]
+    return [row([cell for clip in cells[i : i + 2] for cell in clip]) for i in range(0, shown, 2)]
 
 
 def _cells(data: ShardDataset, number: int, split: str) -> list[str]:

@@ -40,12 +40,14 @@ class _Worker(Generic[J]):
         self.process = context.Process(target=_serve, args=(theirs, task, memory), daemon=True)
         self.process.start()
         theirs.close()
-        self.job: J | None = None
+        self.work: tuple[J, int] | None = None  # the job, and how often it was tried before
         self.seen = time.monotonic()
 
-    def give(self, job: J) -> None:
-        self.job, self.seen = job, time.monotonic()
-        self.connection.send(job)
+    def give(self, work: tuple[J, int]) -> None:
+        self.work, self.seen = work, time.monotonic()
+        # One that died idle cannot take it; that is noticed with the next messages.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send(work[0])
 
     def end(self) -> None:
         self.connection.close()
@@ -95,54 +97,65 @@ def run_isolated(
     context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     if sys.platform == "linux":
         context.set_forkserver_preload(["equiav.data.cutting"])
-    waiting, again = iter(jobs), deque[J]()
-    tried: dict[int, int] = {}
-    crew: list[_Worker[J]] = []
+    crew = _Crew(jobs, lambda: _Worker(context, task, memory), workers)
     try:
-        while True:
-            while len(crew) < workers or any(worker.job is None for worker in crew):
-                job = again.popleft() if again else next(waiting, None)
-                if job is None:
-                    break
-                idle = next((worker for worker in crew if worker.job is None), None)
-                if idle is None:
-                    idle = _Worker(context, task, memory)
-                    crew.append(idle)
-                _hand_over(idle, job)
-            busy = [worker for worker in crew if worker.job is not None]
-            if not busy:
-                return
+        while busy := crew.busy():
             for worker, message in _messages(busy, patience):
-                job = worker.job
-                assert job is not None
-                match message:
-                    case ("tick", _):
-                        worker.seen = time.monotonic()
-                        continue
-                    case ("fatal", reason):
-                        raise DataError(str(reason))
-                    case ("done", result):
-                        worker.job = None
-                        yield job, result
-                        continue
-                crew.remove(worker)
-                worker.end()
-                tried[id(job)] = tried.get(id(job), 0) + 1
-                if message == ("slow", None):
-                    yield job, Failure(SLOW)
-                elif tried[id(job)] < TRIES:
-                    again.append(job)
-                else:
-                    yield job, Failure(CRASHED)
+                yield from crew.conclude(worker, message)
     finally:
-        for worker in crew:
+        crew.dismiss()
+
+
+class _Crew(Generic[J]):
+    """The workers, and the work that waits for them."""
+
+    def __init__(self, jobs: Iterable[J], hire: Callable[[], _Worker[J]], most: int) -> None:
+        self.waiting, self.again = iter(jobs), deque[tuple[J, int]]()
+        self.hire, self.most = hire, most
+        self.workers: list[_Worker[J]] = []
+
+    def busy(self) -> list[_Worker[J]]:
+        """All who have work, after handing out what there is."""
+        while True:
+            idle = next((worker for worker in self.workers if worker.work is None), None)
+            if idle is None and len(self.workers) >= self.most:
+                break
+            work = self.again.popleft() if self.again else next(((job, 0) for job in self.waiting), None)
+            if work is None:
+                break
+            if idle is None:
+                idle = self.hire()
+                self.workers.append(idle)
+            idle.give(work)
+        return [worker for worker in self.workers if worker.work is not None]
+
+    def conclude(self, worker: _Worker[J], message: tuple[str, Any]) -> Iterator[tuple[J, Any]]:
+        """What a message means for the work in hand: its result, its failure, or nothing yet."""
+        assert worker.work is not None
+        job, tries = worker.work
+        match message:
+            case ("tick", _):
+                worker.seen = time.monotonic()
+                return
+            case ("fatal", reason):
+                raise DataError(str(reason))
+            case ("done", result):
+                worker.work = None
+                yield job, result
+                return
+        self.workers.remove(worker)
+        worker.end()
+        if message[0] == "slow":
+            yield job, Failure(SLOW)
+        elif tries + 1 < TRIES:
+            self.again.append((job, tries + 1))
+        else:
+            yield job, Failure(CRASHED)
+
+    def dismiss(self) -> None:
+        """Ends all processes."""
+        for worker in self.workers:
             worker.end()
-
-
-def _hand_over(worker: _Worker[J], job: J) -> None:
-    # One that died idle cannot take it; that is noticed with the next messages.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        worker.give(job)
 
 
 def _messages(busy: list[_Worker[J]], patience: float) -> Iterator[tuple[_Worker[J], tuple[str, Any]]]:

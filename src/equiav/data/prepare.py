@@ -193,7 +193,7 @@ def _work_through(
 ) -> dict[int, Outcome]:
     """Outcomes of all sources: those of the journal, and those of the work left."""
     with Journal(out / WORK) as journal:
-        outcomes = {n: outcome for n, outcome in journal.read().items() if n in set(plan.numbers)}
+        outcomes = journal.read()
         for number in plan.numbers:
             if number in plan.copies and number not in outcomes:
                 outcomes[number] = Outcome(number, f"same content as {plan.copies[number]}")

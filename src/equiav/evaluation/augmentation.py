@@ -8,10 +8,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from equiav.augment.pipeline import Pipeline
-from equiav.build import build_filter_bank, build_pipelines
+from equiav.build import build_inputs, build_pipelines
 from equiav.config import Config
 from equiav.media.image import square, to_float
-from equiav.media.spectrogram import standardise
 from equiav.randomness import stream
 from equiav.report.figures import new_figure, picture_row, spectrogram_row, value_table
 from equiav.types import Clip, Modality
@@ -40,8 +39,7 @@ def augmentation_figure(clip: Clip, config: Config, *, count: int = 6, seed: int
         value_table(figure.add_subplot(grid[row + 1, 1:]), t.T.numpy(), pipelines[Modality.VISUAL].slots, titles[1:])
         row += 2
     if clip.waveform is not None:
-        energies = build_filter_bank(config.audio)(clip.waveform[None])
-        x = standardise(energies, config.audio.mean, config.audio.std)[:, None]
+        x = build_inputs(config.audio).spectrograms(clip.waveform[None])
         out, t = augmented(pipelines[Modality.AUDIO], x, count, seed, Modality.AUDIO)
         spectrograms = torch.cat([x, out])[:, 0].numpy()
         limits = (float(np.quantile(x, 0.02)), float(np.quantile(x, 0.998)))

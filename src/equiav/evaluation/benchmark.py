@@ -9,8 +9,7 @@ from equiav.data.dataset import ClipDataset
 from equiav.data.paired import PairedDataset
 from equiav.evaluation.embed import embed_dataset
 from equiav.evaluation.retrieval import class_retrieval, retrieve
-from equiav.media.image import normalise, to_float
-from equiav.media.spectrogram import FilterBank, standardise
+from equiav.media.inputs import Inputs
 from equiav.models.equiav import EquiAV, Representation
 from equiav.types import Modality
 
@@ -20,8 +19,7 @@ Record = dict[str, dict[str, float]]
 def retrieval_record(
     model: EquiAV,
     clips: ClipDataset,
-    filter_bank: FilterBank,
-    statistics: tuple[float, float],
+    inputs: Inputs,
     banks: dict[Modality, Tensor],
     representation: Representation,
     *,
@@ -29,8 +27,8 @@ def retrieval_record(
 ) -> Record:
     """Both directions from the same embeddings, as written to logs and results files."""
     if isinstance(clips, PairedDataset):
-        return _by_class(model, clips, filter_bank, statistics, banks, representation)
-    embeddings = embed_dataset(model, clips, filter_bank, statistics, banks, representation, all_frames=all_frames)
+        return _by_class(model, clips, inputs, banks, representation)
+    embeddings = embed_dataset(model, clips, inputs, banks, representation, all_frames=all_frames)
     return retrieve(embeddings).record()
 
 
@@ -38,8 +36,7 @@ def retrieval_record(
 def _by_class(
     model: EquiAV,
     clips: PairedDataset,
-    filter_bank: FilterBank,
-    statistics: tuple[float, float],
+    inputs: Inputs,
     banks: dict[Modality, Tensor],
     representation: Representation,
     batch: int = 64,
@@ -50,11 +47,10 @@ def _by_class(
     audio, visual = [], []
     for i in range(0, len(sounds.names), batch):
         part = sounds.rows(i, i + batch)
-        energies = filter_bank(part.samples.float().to(device) / 32768, part.lengths.to(device))
-        x = standardise(energies, *statistics)[:, None]
+        x = inputs.spectrograms(part.samples.float().to(device) / 32768, part.lengths.to(device))
         audio.append(model.audio.embed(x, banks[Modality.AUDIO].to(device), representation).float().cpu())
     for i in range(0, len(images.names), batch):
-        x = normalise(to_float(images.rows(i, i + batch).pictures.to(device)))
+        x = inputs.pictures(images.rows(i, i + batch).pictures.to(device))
         visual.append(model.visual.embed(x, banks[Modality.VISUAL].to(device), representation).float().cpu())
     a, v = torch.cat(audio), torch.cat(visual)
     return {

@@ -9,27 +9,16 @@ from torch import Tensor
 from equiav.data.dataset import ClipDataset
 from equiav.data.loader import evaluation_batches
 from equiav.distributed import everyone, rank, world_size
-from equiav.media.image import normalise, to_float
-from equiav.media.spectrogram import FilterBank, standardise
+from equiav.media.inputs import Inputs
 from equiav.models.equiav import EquiAV, Representation
-from equiav.types import Batch, Embeddings, Modality
-
-
-def encoder_inputs(batch: Batch, filter_bank: FilterBank, mean: float, std: float) -> dict[Modality, Tensor]:
-    """Standardised spectrograms (N, 1, T, F) and normalised pictures (N, 3, H, W) of a batch."""
-    energies = filter_bank(batch.waveforms, batch.lengths)
-    return {
-        Modality.AUDIO: standardise(energies, mean, std)[:, None],
-        Modality.VISUAL: normalise(to_float(batch.frames)),
-    }
+from equiav.types import Embeddings, Modality
 
 
 @torch.inference_mode()
 def embed_dataset(
     model: EquiAV,
     clips: ClipDataset,
-    filter_bank: FilterBank,
-    statistics: tuple[float, float],
+    inputs: Inputs,
     banks: dict[Modality, Tensor],
     representation: Representation,
     *,
@@ -49,9 +38,9 @@ def embed_dataset(
     def one_pass(frame: int | None, wanted: tuple[Modality, ...]) -> dict[Modality, Tensor]:
         parts: dict[Modality, list[Tensor]] = {m: [] for m in wanted}
         for loaded in evaluation_batches(clips, batch=batch, first=first, last=last, frame=frame):
-            inputs = encoder_inputs(loaded.to(device), filter_bank, *statistics)
+            x = inputs.of(loaded.to(device))
             for m in wanted:
-                parts[m].append(model[m].embed(inputs[m], banks[m].to(device), representation).float().cpu())
+                parts[m].append(model[m].embed(x[m], banks[m].to(device), representation).float().cpu())
         return {m: torch.cat(everyone(rows)) for m, rows in parts.items()}
 
     found = one_pass(None, (Modality.AUDIO,) if all_frames else tuple(Modality))

@@ -12,8 +12,7 @@ from torch import Tensor
 from equiav.data.dataset import ClipDataset
 from equiav.data.loader import evaluation_batches
 from equiav.evaluation.classification import mean_average_precision
-from equiav.evaluation.embed import encoder_inputs
-from equiav.media.spectrogram import FilterBank
+from equiav.media.inputs import Inputs
 from equiav.models.equiav import EquiAV, mean_pool
 from equiav.types import Modality
 
@@ -21,16 +20,14 @@ PENALTIES = (1e-4, 1e-3, 1e-2)
 
 
 @torch.inference_mode()
-def pooled_features(
-    model: EquiAV, clips: ClipDataset, filter_bank: FilterBank, statistics: tuple[float, float], *, batch: int = 64
-) -> dict[Modality, Tensor]:
+def pooled_features(model: EquiAV, clips: ClipDataset, inputs: Inputs, *, batch: int = 64) -> dict[Modality, Tensor]:
     """MeanPool(h) of every clip and modality."""
     device = next(model.parameters()).device
     parts: dict[Modality, list[Tensor]] = {m: [] for m in Modality}
     for loaded in evaluation_batches(clips, batch=batch):
-        inputs = encoder_inputs(loaded.to(device), filter_bank, *statistics)
+        x = inputs.of(loaded.to(device))
         for m in Modality:
-            parts[m].append(mean_pool(model[m].encode(inputs[m])).float().cpu())
+            parts[m].append(mean_pool(model[m].encode(x[m])).float().cpu())
     return {m: torch.cat(rows).clone() for m, rows in parts.items()}
 
 

@@ -17,6 +17,7 @@ PREFIX = "__M__."
 PATCH = 16
 FREQUENCY_ROWS = 8  # fixed in the released code: 128 mel bins
 HEAD_WIDTH = 64
+PREDICTOR_HEADS = (8, 64)  # number and width, fixed in the released code
 BRANCHES = {"a": "audio", "v": "visual"}
 
 # Beginnings of released names and of ours within a branch; {m} is the modality's letter.

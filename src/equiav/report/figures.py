@@ -12,6 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from equiav.files import write_whole
+
 Array = NDArray[np.float32] | NDArray[np.uint8]
 
 
@@ -30,11 +32,8 @@ def png(figure: Figure, dpi: int = 110) -> bytes:
 
 
 def save(figure: Figure, path: Path, dpi: int = 110) -> None:
-    """Writes the figure as PNG, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_bytes(png(figure, dpi))
-    draft.replace(path)
+    """Writes the figure as PNG."""
+    write_whole(path, png(figure, dpi))
 
 
 def bare(axes: Axes, title: str = "") -> Axes:

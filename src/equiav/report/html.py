@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import wave
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from equiav.files import write_whole
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --paper: #fcfcfa; --soft: #6b7280; --line: #d9d9d4; --good: #1a7f4b; }
@@ -132,8 +133,5 @@ class Page:
         return f"<!doctype html><html lang=en><head>{head}<style>{STYLE}</style></head><body>{body}</body></html>"
 
     def write(self, path: Path) -> None:
-        """Writes the page whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        draft.write_text(self.html(), encoding="utf-8")
-        draft.replace(path)
+        """Writes the page."""
+        write_whole(path, self.html())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from equiav.errors import TrainingError
 
-KEPT = 20  # last lines of a failed run, for the message
+KEPT = 3  # last lines of a run that failed without a reason
 
 
 def train_on_cores(
@@ -21,15 +21,16 @@ def train_on_cores(
     if processes > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command = [*launcher, "-m", "equiav.cli", "pretrain", str(recipe), *overrides, "--out", str(out)]
-    threads = str(max(1, (os.cpu_count() or 1) // processes))
-    environment = {**os.environ, "OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     last: list[str] = []
+    reason = ""  # torchrun prints a long summary behind it
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             last = [*last[-KEPT:], line.rstrip()]
+            if line.startswith("equiav: ") and not reason:
+                reason = line.removeprefix("equiav: ").rstrip()
             if line.startswith(("step ", "validation ", "resuming ")):
                 say(line.rstrip())
     if process.returncode:
-        reason = next((line.removeprefix("equiav: ") for line in last if line.startswith("equiav: ")), "")
-        raise TrainingError(reason or f"training failed (exit code {process.returncode}): " + " | ".join(last[-3:]))
+        raise TrainingError(reason or f"training failed (exit code {process.returncode}): " + " | ".join(last))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,9 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+
+from equiav.errors import TrainingError
+from equiav.files import write_whole
 
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
@@ -45,9 +47,7 @@ def cut_log(path: Path, step: int) -> None:
             continue  # the line a kill cut short
         if record.get("step", 0) <= step:
             kept.append(line)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    draft.replace(path)
+    write_whole(path, "".join(f"{line}\n" for line in kept))
 
 
 class RunLog:
@@ -63,11 +63,14 @@ class RunLog:
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """One record: a line of JSON, and every number as a TensorBoard scalar."""
-        self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._lines.flush()
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        try:
+            self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            self._lines.flush()
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+        except OSError as error:
+            raise TrainingError(f"{self._lines.name}: cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
         """Closes both."""

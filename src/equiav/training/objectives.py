@@ -14,8 +14,8 @@ from typing_extensions import assert_never
 from equiav.augment.pipeline import Pipeline, PipelineDraw
 from equiav.losses.contrastive import equimod, info_nce, nt_xent
 from equiav.losses.equiav import LossWeights, equiav
-from equiav.media.image import normalise, to_float
-from equiav.media.spectrogram import FilterBank, standardise
+from equiav.media.image import normalise
+from equiav.media.inputs import Inputs
 from equiav.models.equiav import EquiAV, mean_pool
 from equiav.models.layers import Tokens
 from equiav.randomness import stream
@@ -87,21 +87,6 @@ class Projections:
         return Projections(tensors[0], tensors[1], intra_audio, intra_visual, self.displacement)
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """From a batch to what the encoders and augmentations want, on the device of the batch."""
-
-    filter_bank: FilterBank
-    mean: float
-    std: float
-
-    def __call__(self, batch: Batch, modality: Modality) -> Tensor:
-        """Standardised spectrograms (N, 1, T, F), or pictures in [0, 1] (N, 3, H, W)."""
-        if modality is Modality.AUDIO:
-            return standardise(self.filter_bank(batch.waveforms, batch.lengths), self.mean, self.std)[:, None]
-        return to_float(batch.frames)
-
-
 def strategy_weights(weights: LossWeights, strategy: Strategy, step: int, total: int) -> LossWeights:
     """The weights of a step (counted from 1): switched-off terms weigh zero and stay in the graph."""
     match strategy:
@@ -146,12 +131,16 @@ class Objective(nn.Module):
 
     def _view(self, x: Tensor, m: Modality, draw: PipelineDraw | None = None) -> Tensor:
         """t(x), or x itself, as the encoder wants it."""
-        view = x if draw is None else self.augment[m].apply(x, draw)
-        return normalise(view) if m is Modality.VISUAL else view
+        with torch.autocast(x.device.type, enabled=False):
+            view = x if draw is None else self.augment[m].apply(x, draw)
+            return normalise(view) if m is Modality.VISUAL else view
 
     def forward(self, batch: Batch, draws: StepDraws) -> Projections:
         """The embeddings of both modalities."""
-        audio, visual = (self.one_modality(m, self.inputs(batch, m), draws[m]) for m in Modality)
+        # Inputs are made in single precision whatever the networks use: a log-mel energy has no bits to spare.
+        with torch.autocast(batch.waveforms.device.type, enabled=False):
+            x = {m: self.inputs.before_augmentation(batch, m) for m in Modality}
+        audio, visual = (self.one_modality(m, x[m], draws[m]) for m in Modality)
         return Projections(audio[0], visual[0], audio[1], visual[1], (audio[2], visual[2]))
 
     def one_modality(

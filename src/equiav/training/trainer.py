@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equiav.build import build_bank, build_filter_bank, build_model, build_pipelines
+from equiav.build import build_bank, build_inputs, build_model, build_pipelines
 from equiav.build_data import build_clips, build_schedule
 from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state
 from equiav.config import Config, dump_config
@@ -29,7 +29,7 @@ from equiav.inference import BANK, save_model
 from equiav.losses.equiav import LossWeights
 from equiav.models.weights import load_strict
 from equiav.training.log import Progress, RunLog, effective_rank, uniformity
-from equiav.training.objectives import Inputs, Objective, Projections, draw_step, strategy_weights
+from equiav.training.objectives import Objective, Projections, draw_step, strategy_weights
 from equiav.training.optim import adamw, optimiser_tensors, restore_optimiser, update_average
 from equiav.training.schedule import WarmupCosine
 from equiav.training.step import Step
@@ -96,12 +96,11 @@ class Trainer:
             raise TrainingError(f"{self.out}: cannot be written ({error.strerror})") from error
 
     def _build_objective(self) -> Objective:
-        cfg, audio = self.config.objective, self.config.audio
-        inputs = Inputs(build_filter_bank(audio), audio.mean, audio.std)
+        cfg = self.config.objective
         return Objective(
             self.model,
             build_pipelines(self.config.augment),
-            inputs,
+            build_inputs(self.config.audio),
             intra=cfg.intra,
             inter=cfg.inter,
             loss=cfg.loss,
@@ -231,8 +230,7 @@ class Trainer:
         return retrieval_record(
             model,
             build_clips(cfg, split),
-            build_filter_bank(cfg.audio),
-            (cfg.audio.mean, cfg.audio.std),
+            build_inputs(cfg.audio),
             {m: build_bank(cfg, m) for m in Modality},
             cfg.objective.representation,
         )
