@@ -21,12 +21,12 @@ from equiav.errors import ConfigError, DataError
 from equiav.media.spectrogram import HOP_SECONDS
 
 
-def build_world(cfg: WorldConfig, sample_rate: int) -> World:
+def build_world(cfg: WorldConfig, size: int, sample_rate: int) -> World:
     """The generated world of the recipe."""
     difficulty = Difficulty(
         max_things=cfg.max_things, max_sounding=cfg.max_sounding, another=cfg.another, duet=cfg.duet
     )
-    return World(cfg.seed, cfg.size, cfg.seconds, sample_rate, difficulty=difficulty)
+    return World(cfg.seed, size, cfg.seconds, sample_rate, difficulty=difficulty)
 
 
 @lru_cache(maxsize=2)
@@ -42,7 +42,9 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
         case "world":
             starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
             counts = {"train": data.count, "validation": data.validation, "test": data.test}
-            return WorldDataset(build_world(data, config.audio.sample_rate), starts[split], counts[split])
+            return WorldDataset(
+                build_world(data, config.visual.size, config.audio.sample_rate), starts[split], counts[split]
+            )
         case "paired":
             source = _paired_set(data.path, config.visual.size, data.seconds, config.audio.sample_rate)
             return PairedDataset(source, split, data.anchor, data.partners, config.seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from equiav.errors import ConfigError
 
@@ -14,12 +14,14 @@ Positive = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Hue = Annotated[float, Field(ge=0, le=0.5)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
 
 
 class _Section(BaseModel):
     """A frozen group of keys; unknown ones are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class EncoderConfig(_Section):
@@ -110,15 +112,28 @@ class VisualConfig(_Section):
         return self
 
 
-Range = tuple[float, float]
+def _ordered(value: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < value[0] <= value[1]:
+        raise ValueError(f"{value[0]:g} to {value[1]:g} is no range of positive numbers")
+    return value
+
+
+def _at_most_all(value: tuple[float, float]) -> tuple[float, float]:
+    if value[1] > 1:
+        raise ValueError(f"an area cannot be more than the whole (1), got {value[1]:g}")
+    return value
+
+
+Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
+Area = Annotated[Range, AfterValidator(_at_most_all)]
 
 
 class AudioAugmentConfig(_Section):
     """Ranges of the spectrogram's augmentations."""
 
-    crop_area: Range = (0.08, 1.0)
+    crop_area: Area = (0.08, 1.0)
     crop_aspect: Range = (0.8, 1.5)
-    jitter: tuple[float, float] = (0.4, 0.4)
+    jitter: tuple[Share, Share] = (0.4, 0.4)
     blur_sigma: Range = (0.1, 2.0)
     mask_time: Share = 192 / 1024
     mask_frequency: Share = 48 / 128
@@ -127,9 +142,9 @@ class AudioAugmentConfig(_Section):
 class VisualAugmentConfig(_Section):
     """Ranges of the picture's augmentations."""
 
-    crop_area: Range = (0.08, 1.0)
+    crop_area: Area = (0.08, 1.0)
     crop_aspect: Range = (3 / 4, 4 / 3)
-    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
+    jitter: tuple[Share, Share, Share, Hue] = (0.4, 0.4, 0.4, 0.1)
     blur_sigma: Range = (0.1, 2.0)
 
 
@@ -182,7 +197,7 @@ class ObjectiveConfig(_Section):
 
 
 class WorldConfig(_Section):
-    """The generated world: clips 0 up to `count` are for training, then validation, then test."""
+    """The generated world, drawn at `visual.size`: first `count` clips for training, then validation, then test."""
 
     kind: Literal["world"] = "world"
     seed: int = 0
@@ -190,7 +205,6 @@ class WorldConfig(_Section):
     max_sounding: Positive = 2
     another: Share = 0.5
     duet: Share = 0.3
-    size: Positive = 48
     seconds: PositiveFloat = 2.0
     count: Positive = 5000
     validation: Positive = 500
@@ -247,7 +261,7 @@ class OptimConfig(_Section):
     warmup_epochs: NonNegative | None = None
     warmup_steps: Annotated[int, Field(ge=0)] | None = None
     weight_decay: NonNegative = 1e-5
-    betas: tuple[Share, Share] = (0.9, 0.95)
+    betas: tuple[Momentum, Momentum] = (0.9, 0.95)
     clip: PositiveFloat | None = None
 
     @model_validator(mode="after")

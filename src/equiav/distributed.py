@@ -71,12 +71,6 @@ def gather(x: Tensor) -> Tensor:
     return cast(Tensor, _Gather.apply(x)) if world_size() > 1 else x  # type: ignore[no-untyped-call]
 
 
-def barrier() -> None:
-    """Waits for all ranks; returns at once when alone."""
-    if world_size() > 1:
-        dist.barrier()
-
-
 def broadcast_flag(value: bool) -> bool:
     """Whether any rank says yes: all ranks agree on the answer."""
     if world_size() == 1:

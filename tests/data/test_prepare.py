@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from equiav.data import finish
+from equiav.data.assembly import Assembly
 from equiav.data.finish import merge
 from equiav.data.index import Index, read_meta, read_skipped
 from equiav.data.manifest import Source, split_of
@@ -142,12 +143,12 @@ def shards_of(out):
 def test_killed_and_carried_on_equals_uninterrupted(media, whole, tmp_path):
     out, dice, kills = tmp_path / "out", random.Random(3), 0
     done = []
-    for attempt in range(6):
+    for attempt in range(5):
         run = start(media, out)
         before, shards = len(done), shards_of(out)
         if attempt % 2:  # in the middle of writing a shard, or right behind it
             while run.poll() is None and shards_of(out) == shards:
-                pass
+                time.sleep(0.0005)
         else:  # something new to lose, and a little longer
             while run.poll() is None and len(finished(out)) <= before:
                 time.sleep(0.002)
@@ -190,6 +191,26 @@ def test_stopped_while_finishing(media, whole, tmp_path, monkeypatch, step):
         prepare(find_sources(media), out, workers=2, **SMALL)
     assert contents(out) == contents(whole)
     assert (out / "meta.json").read_text() == (whole / "meta.json").read_text()
+
+
+def test_stopped_in_the_middle_of_a_shard(media, whole, tmp_path, monkeypatch):
+    """Half a shard never stands where a whole one belongs."""
+    out, contents_of = tmp_path / "out", Assembly._contents
+
+    def half(self, shard):
+        yield next(contents_of(self, shard))
+        if shard.number:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Assembly, "_contents", half)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(find_sources(media), out, workers=2, **SMALL)
+    assert {path.stat().st_size for path in (out / "shards").glob("*.tar")} <= {
+        path.stat().st_size for path in (whole / "shards").glob("*.tar")
+    }
+    prepare(find_sources(media), out, workers=2, **SMALL)
+    assert contents(out) == contents(whole)
 
 
 def test_two_runs_in_one_folder_are_refused(media, tmp_path):

@@ -54,6 +54,21 @@ CASES = {
     "unknown key": ("parse_config({'model': {'hight': 3}}, 'r.yaml')", "r.yaml: model.hight: unknown key"),
     "patch that does not fit": ("parse_config({'visual': {'size': 100}}, 'r.yaml')", "100 is not a multiple of"),
     "size and width": ("parse_config({'model': {'encoder': {'width': 8}}}, 'r.yaml')", "need size: null"),
+    "infinite epochs": ("parse_config({'train': {'epochs': float('inf')}}, 'r.yaml')", "train.epochs"),
+    "betas of one": ("parse_config({'optim': {'betas': [1.0, 1.0]}}, 'r.yaml')", "optim.betas"),
+    "an empty range": (
+        "parse_config({'augment': {'visual': {'blur_sigma': [0, 0]}}}, 'r.yaml')",
+        "is no range of positive numbers",
+    ),
+    "more than all of it": (
+        "parse_config({'augment': {'audio': {'crop_area': [0.5, 5]}}}, 'r.yaml')",
+        "cannot be more than the whole",
+    ),
+    "heads that do not divide": (
+        "from equiav.models.released import ReleasedSizes; from equiav.models.vit import Size; "
+        "released_config(ReleasedSizes(Size(64, 2, 5), 128, 64, 4.0))",
+        "5 heads do not divide the width 64",
+    ),
     "a recipe that is a list": ("parse_config([], 'r.yaml')", "a recipe is a mapping"),
     "no such recipe": ("load_config(Path('nowhere.yaml'))", "nowhere.yaml: cannot be read"),
     "an override that is none": ("load_config(Path(sys.argv[1]), ('seed',))", "an override is key=value"),

@@ -91,7 +91,7 @@ def test_killed_and_resumed_is_bit_identical(tmp_path):
 def test_sigterm_saves_and_exits_with_143(tmp_path):
     process = start(tmp_path)
     wait_for_step(process, tmp_path, 3)
-    process.terminate()
+    os.killpg(process.pid, signal.SIGTERM)  # as schedulers do: the loader's workers get it too
     assert process.wait() == 143
     step = checkpoints_of(tmp_path)[-1][0]
     assert f"stopped at step {step}" in process.stderr.read().decode()

@@ -9,9 +9,12 @@ import torch
 import yaml
 
 from equiav.checkpoint import checkpoints_of, load_checkpoint, load_state
-from equiav.errors import CheckpointError, TrainingError
+from equiav.data.dataset import collate
+from equiav.errors import CheckpointError, ConfigError, DataError, TrainingError
 from equiav.inference import load_model
+from equiav.training import trainer as trainer_module
 from equiav.training.log import cut_log, duration, effective_rank, uniformity
+from equiav.training.objectives import draw_step
 from equiav.training.trainer import Trainer, autocast_type
 from tests.training.small import small_config
 
@@ -157,3 +160,85 @@ def test_stored_recipe_is_the_recipe(tmp_path):
     Trainer(config, tmp_path, silent).run()
     stored = yaml.safe_load((checkpoints_of(tmp_path)[-1][1] / "config.yaml").read_text())
     assert stored == config.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("augment.layout=released", "the released layout is for using imported checkpoints"),
+        ("classifier={mode: audio, classes: 3}", "a pre-training recipe has none"),
+    ],
+)
+def test_senseless_recipes_are_refused(tmp_path, override, message):
+    with pytest.raises(ConfigError, match=message):
+        Trainer(small_config(override), tmp_path, silent)
+    norm = small_config("model.encoder.norm_augmented=true", "objective.intra=none", "objective.inter=original")
+    with pytest.raises(ConfigError, match="only intra equivariant"):
+        Trainer(norm, tmp_path, silent)
+
+
+def test_exploding_weights_never_replace_a_good_checkpoint(tmp_path):
+    calm = small_config("train.steps=3", "train.checkpoint_every=1", "train.keep=1", "train.evaluate_every=null")
+    trainer = Trainer(calm, tmp_path, silent)
+    take = trainer._take
+
+    def explode(*args):
+        if trainer.step == 1:
+            trainer.rate = lambda step: 1e38
+        take(*args)
+
+    trainer._take = explode
+    with pytest.raises(TrainingError, match=r"no numbers any more at step 2|not a number at step"):
+        trainer.run()
+    (kept,) = checkpoints_of(tmp_path)
+    assert kept[0] == 1
+    assert all(bool(v.isfinite().all()) for v in weights_of(kept[1]).values())
+
+
+def test_a_gradient_that_is_no_number_stops_the_run(tmp_path):
+    trainer = Trainer(small_config("train.steps=3", "optim.clip=null", "train.evaluate_every=null"), tmp_path, silent)
+    trainer.model.audio.f.norm.weight.register_hook(lambda grad: grad * float("nan"))
+    with pytest.raises(TrainingError, match="the gradient is not a number at step 1"):
+        trainer.run()
+
+
+def test_changed_data_is_refused_on_resume(tmp_path):
+    config = small_config("train.steps=2", "train.evaluate_every=null")
+    Trainer(config, tmp_path, silent).run()
+    meta = checkpoints_of(tmp_path)[-1][1] / "meta.json"
+    meta.write_text(meta.read_text().replace('"clips": 24', '"clips": 25'))
+    with pytest.raises(CheckpointError, match=r"was made with 25 clips, now.* 24"):
+        Trainer(config, tmp_path, silent)
+
+
+def test_inputs_keep_their_precision_under_autocast(tmp_path):
+    """Filter bank and augmentations work in single precision, whatever the networks use."""
+    trainer = Trainer(small_config("train.evaluate_every=null"), tmp_path, silent)
+    seen = {}
+    encode = trainer.model.audio.encode_views
+
+    def spy(x, x_aug):
+        seen["dtypes"] = {x.dtype, x_aug.dtype}
+        return encode(x, x_aug)
+
+    trainer.model.audio.encode_views = spy
+    batch = collate([trainer.clips.sample(i, 0) for i in range(8)])
+    draws = draw_step(trainer.objective.augment, 8, 2, 0, 0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        trainer.objective(batch, draws)
+    assert seen["dtypes"] == {torch.float32}
+
+
+def test_a_set_without_validation_is_said_and_trained_on(tmp_path, monkeypatch):
+    said = []
+    real = trainer_module.build_clips
+
+    def without(config, split):
+        if split == "validation":
+            raise DataError("no clips for validation")
+        return real(config, split)
+
+    monkeypatch.setattr(trainer_module, "build_clips", without)
+    Trainer(small_config("train.steps=2", "train.evaluate_every=1"), tmp_path, said.append).run()
+    assert "no validation in this run: no clips for validation" in said
+    assert [step for step, _ in checkpoints_of(tmp_path)] == [2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -130,12 +131,18 @@ def training_batches(
     return _loader(clips, rows, workers)
 
 
+def _outlive_sigterm(worker: int) -> None:
+    """Schedulers signal the whole process group; the run needs its workers until it has saved and lets them go."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _loader(clips: ClipDataset, batches: _Rows | list[list[Request]], workers: int) -> DataLoader[Sample]:
     return DataLoader(
         _Requested(clips),
         batch_sampler=batches,
         collate_fn=collate,
         num_workers=workers,
+        worker_init_fn=_outlive_sigterm,
         pin_memory=torch.cuda.is_available(),
     )
 

@@ -125,11 +125,12 @@ def _spans(container: Any, chosen: Sequence[Any], watch: Watch, zero: float, unt
     first: dict[int, float] = {}
     last: dict[int, float] = {}
     steps = {s.index: 1 / float(frame_rate(s) or FALLBACK_FPS) if s.type == "video" else 0.0 for s in chosen}
+    bases = {s.index: float(s.time_base or 0) for s in chosen}
     for packet in packets(container, chosen, watch):
         if not packet.size:
             continue
         number = packet.stream_index
-        base = float(packet.time_base or 0)
+        base = bases[number]
         length = packet.duration * base if packet.duration and base else steps[number]
         stamp = packet.pts if packet.pts is not None else packet.dts
         start = stamp * base - zero if stamp is not None else last.get(number, 0.0)

@@ -271,8 +271,9 @@ class PictureReader:
         stream = self.container.streams[self.index]
         self.step = 1 / float(frame_rate(stream) or FALLBACK_FPS)
         self.aspect = float(stream.sample_aspect_ratio or 1)
-        if at:
-            offset = int((at + self.zero) / stream.time_base)
+        self.base = float(stream.time_base or 0)
+        if at and self.base:
+            offset = int((at + self.zero) / self.base)
             with contextlib.suppress(*BROKEN):
                 self.container.seek(offset, stream=stream, backward=True)
         self.frames = _decoded(self.container, stream, self.limits, self.watch)
@@ -314,8 +315,8 @@ class PictureReader:
             return None
         check_size(self.path, frame.width, frame.height, self.limits)
         stamp = self.stamps.best(frame)
-        if stamp is not None and frame.time_base:
-            now = float(stamp * frame.time_base) - self.zero
+        if stamp is not None and self.base:
+            now = stamp * self.base - self.zero
         else:
             now = 0.0 if self.clock is None else self.clock + self.step
         # Time runs forwards, also where the stamps start over.

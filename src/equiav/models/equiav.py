@@ -43,11 +43,11 @@ class Branch(nn.Module):
         return x.transpose(2, 3) if self.modality is Modality.AUDIO and x.ndim == 4 else x
 
     def encode(self, x: Float[Tensor, "b c h w"]) -> Tokens:
-        """H = f(x), Eq. (3)."""
+        """h = f(x), Eq. (3)."""
         return self.f(self._picture(x))  # type: ignore[no-any-return]
 
     def encode_views(self, x: Float[Tensor, "b c h w"], x_aug: Float[Tensor, "b c h w"]) -> tuple[Tokens, Tokens]:
-        """H = f(x) and h' = f(x'), Eq. (3), in one pass through the encoder."""
+        """h = f(x) and h' = f(x'), Eq. (3), in one pass through the encoder."""
         return self.f.views(self._picture(x), self._picture(x_aug))
 
     def equivariant(self, h: Tokens, t: Float[Tensor, "b d_t"]) -> Float[Tensor, "b out"]:
@@ -55,7 +55,7 @@ class Branch(nn.Module):
         return self.g_intra(self.u(h, t[:, None])[:, 0])  # type: ignore[no-any-return]
 
     def augmented(self, h_aug: Tokens) -> Float[Tensor, "b out"]:
-        """Z' = g_intra(MeanPool(h')), Eq. (7)."""
+        """z' = g_intra(MeanPool(h')), Eq. (7)."""
         return self.g_intra(mean_pool(h_aug))  # type: ignore[no-any-return]
 
     def inter_centroid(self, h: Tokens, t: Float[Tensor, "vectors_of S d_t"]) -> Float[Tensor, "b out"]:
@@ -63,7 +63,7 @@ class Branch(nn.Module):
         return self.g_inter(centroid(self.u(h, t)))  # type: ignore[no-any-return]
 
     def inter_pooled(self, h: Tokens) -> Float[Tensor, "b out"]:
-        """Z = g_inter(MeanPool(h)): what contrasting the original embeddings uses."""
+        """z = g_inter(MeanPool(h)): what contrasting the original embeddings uses."""
         return self.g_inter(mean_pool(h))  # type: ignore[no-any-return]
 
     def embed(self, x: Tensor, bank: Float[Tensor, "S d_t"], representation: Representation) -> Tensor:

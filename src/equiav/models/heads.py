@@ -19,7 +19,7 @@ class ProjectionHead(nn.Module):
         self.norm3 = nn.LayerNorm(out, eps=eps)
 
     def forward(self, h: Tensor) -> Tensor:
-        """Z = g(h), on the last axis."""
+        """z = g(h), on the last axis."""
         h = F.relu(self.norm1(self.fc1(h)))
         h = F.relu(self.norm2(self.fc2(h)))
         return self.norm3(self.fc3(h))  # type: ignore[no-any-return]

@@ -62,7 +62,7 @@ class PatchEmbed(nn.Module):
 class ViT(nn.Module):
     """Patches, positions, blocks, norm; no class token: the representation is the tokens h.
 
-    `height` x `width_px` is the expected input; any other size that the patch divides works too. With
+    `input_size` is the expected height and width; any other size that the patch divides works too. With
     `norm_augmented` the augmented view gets a final norm of its own (released checkpoints only).
     """
 
@@ -117,7 +117,7 @@ class ViT(nn.Module):
         return self.norm(self.trunk(x))  # type: ignore[no-any-return]
 
     def views(self, x: Float[Tensor, "b c h w"], x_aug: Float[Tensor, "b c h w"]) -> tuple[Tokens, Tokens]:
-        """H = f(x) and h' = f(x'), Eq. (3), both views in one pass."""
+        """h = f(x) and h' = f(x'), Eq. (3), both views in one pass."""
         if x.shape != x_aug.shape:
             raise ShapeError(f"the two views differ in shape: {tuple(x.shape)} and {tuple(x_aug.shape)}")
         tokens = self.trunk(torch.cat([x, x_aug]))

@@ -50,6 +50,6 @@ def restore_optimiser(model: nn.Module, optimiser: torch.optim.AdamW, tensors: d
 
 @torch.no_grad()
 def update_average(average: dict[str, Tensor], model: nn.Module, decay: float) -> None:
-    """Average = decay * average + (1 - decay) * weights, in place."""
+    """average = decay * average + (1 - decay) * weights, in place."""
     for name, value in model.state_dict().items():
         average[name].lerp_(value, 1 - decay)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,10 @@ class Step:
             embedded = [_float(self.objective(batch.rows(*p), draws.rows(*p))) for p in portions]
         columns = zip(*(z.tensors() for z in embedded), strict=True)
         leaves = [torch.cat(parts).requires_grad_() for parts in columns]
-        whole = embedded[0].like(leaves)
+        moved = zip(*(z.displacement for z in embedded), strict=True)
+        share = torch.tensor([stop - start for start, stop in portions]) / len(batch)
+        displacement = tuple((torch.stack(of).cpu() * share).sum() for of in moved)
+        whole = replace(embedded[0].like(leaves), displacement=displacement)
         terms = self.objective.losses(whole, weights)
         gradients = torch.autograd.grad(terms.total, leaves)
         for portion in portions:

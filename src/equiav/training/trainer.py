@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 import signal
 from collections.abc import Callable
@@ -19,16 +18,17 @@ from torch.nn.parallel import DistributedDataParallel
 from equiav.build import build_bank, build_inputs, build_model, build_pipelines
 from equiav.build_data import build_clips, build_schedule
 from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state
-from equiav.config import Config, dump_config
+from equiav.config import Config
+from equiav.data.dataset import ClipDataset
 from equiav.data.loader import training_batches
-from equiav.data.manifest import Split
-from equiav.distributed import barrier, broadcast_flag, everyone, gather, rank, world_size
-from equiav.errors import CheckpointError, TrainingError
+from equiav.distributed import broadcast_flag, everyone, rank, world_size
+from equiav.errors import CheckpointError, DataError, EquiAVError, TrainingError
 from equiav.evaluation.benchmark import Record, retrieval_record
 from equiav.inference import BANK, save_model
 from equiav.losses.equiav import LossWeights
 from equiav.models.weights import load_strict
-from equiav.training.log import Progress, RunLog, effective_rank, uniformity
+from equiav.training.guards import health, refuse_changed, refuse_impossible, refuse_nan
+from equiav.training.log import Progress, RunLog
 from equiav.training.objectives import Objective, Projections, draw_step, strategy_weights
 from equiav.training.optim import adamw, optimiser_tensors, restore_optimiser, update_average
 from equiav.training.schedule import WarmupCosine
@@ -38,7 +38,6 @@ from equiav.types import Batch, LossTerms, Modality
 log = logging.getLogger(__name__)
 
 RAW = "raw."  # weights as trained, kept in the state where the checkpoint's own are the moving average
-CLIPS_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,13 @@ class Trainer:
     """Pre-trains one recipe into one folder; `say` receives progress lines."""
 
     def __init__(self, config: Config, out: Path, say: Callable[[str], None] = log.info) -> None:
+        refuse_impossible(config)
         self.config, self.out, self.say = config, out, say
         self.device = choose_device()
         self._prepare_folder()
         self.clips = build_clips(config, "train")
         train = config.train
+        self.validation = self._validation_clips()
         self.schedule = build_schedule(config, self.clips)
         per_epoch = self.schedule.steps_per_epoch
         self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
@@ -94,6 +95,17 @@ class Trainer:
             probe.unlink()
         except OSError as error:
             raise TrainingError(f"{self.out}: cannot be written ({error.strerror})") from error
+
+    def _validation_clips(self) -> ClipDataset | None:
+        """Read at the start: a run must not find out at its end that there is nothing to validate on."""
+        if self.config.train.evaluate_every is None:
+            return None
+        try:
+            return build_clips(self.config, "validation")
+        except DataError as error:
+            if rank() == 0:
+                self.say(f"no validation in this run: {error}")
+            return None
 
     def _build_objective(self) -> Objective:
         cfg = self.config.objective
@@ -117,6 +129,13 @@ class Trainer:
         step, path = found[-1]
         checkpoint = load_checkpoint(path)
         refuse_changed(checkpoint.config, self.config, path)
+        clips = checkpoint.meta.get("clips")
+        if clips != len(self.clips):
+            raise CheckpointError(
+                f"{path}: was made with {clips} clips, now there are {len(self.clips)}; use a new --out"
+            )
+        if len(set(everyone([step]))) > 1:
+            raise CheckpointError(f"{self.out}: processes see different checkpoints; it must be a folder they share")
         state = load_state(path)
         raw = {k.removeprefix(RAW): v for k, v in state.items() if k.startswith(RAW)}
         weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
@@ -180,22 +199,23 @@ class Trainer:
         )
         self.optimiser.zero_grad(set_to_none=True)
         terms, z = take(batch.to(self.device), draws, weights)
-        refuse_nan(terms, z, batch, self.step + 1)
         norm = self._clip()
+        refuse_nan(terms, norm, z, batch, self.step + 1)
         self.optimiser.step()
         self.step += 1
         if self.average is not None and cfg.train.ema:
             update_average(self.average, self.model, cfg.train.ema)
         self._record(terms, z, rate, norm, journal, progress)
 
-    def _clip(self) -> float | None:
+    def _clip(self) -> float:
+        """Clips the gradient where the recipe says so; its norm before that."""
         limit = self.config.optim.clip
-        if limit is None:
-            return None
-        return float(nn.utils.clip_grad_norm_(self.objective.parameters(), limit))
+        if limit is not None:
+            return float(nn.utils.clip_grad_norm_(self.objective.parameters(), limit))
+        return float(nn.utils.get_total_norm([p.grad for p in self.objective.parameters() if p.grad is not None]))
 
     def _record(
-        self, terms: LossTerms, z: Projections, rate: float, norm: float | None,
+        self, terms: LossTerms, z: Projections, rate: float, norm: float,
         journal: RunLog | None, progress: Progress,
     ) -> None:  # fmt: skip
         total = float(terms.total)
@@ -208,20 +228,20 @@ class Trainer:
                 "intra_audio": float(terms.intra_audio),
                 "intra_visual": float(terms.intra_visual),
                 "rate": rate,
-                **_health(z),
+                "gradient_norm": norm,
+                **health(z),
             }
-            if norm is not None:
-                values["gradient_norm"] = norm
             if journal:
                 journal.write("train", self.step, values)
-        if train.evaluate_every and (self.step % train.evaluate_every == 0 or self.step == self.total):
-            result = self.evaluate("validation")
+        every = train.evaluate_every
+        if every and self.validation and (self.step % every == 0 or self.step == self.total):
+            result = self.evaluate(self.validation)
             if journal:
                 journal.write("validation", self.step, _flat(result))
                 self.say(f"validation at step {self.step}: {_headline(result)}")
 
-    def evaluate(self, split: Split) -> Record:
-        """Zero-shot retrieval on a split, as the model would be used: with the moving average where there is one."""
+    def evaluate(self, clips: ClipDataset) -> Record:
+        """Zero-shot retrieval, as the model would be used: with the moving average where there is one."""
         cfg = self.config
         model = self.model
         if self.average is not None:
@@ -229,44 +249,50 @@ class Trainer:
             model.load_state_dict(self.average)
         return retrieval_record(
             model,
-            build_clips(cfg, split),
+            clips,
             build_inputs(cfg.audio),
             {m: build_bank(cfg, m) for m in Modality},
             cfg.objective.representation,
         )
 
     def _save(self) -> None:
-        """Writes the checkpoint of this step and removes those no longer kept."""
+        """The first process writes the checkpoint; where it cannot, all stop."""
+        failure: EquiAVError | None = None
         if rank() == 0:
-            state = optimiser_tensors(self.objective, self.optimiser)
-            weights = self.model.state_dict()
-            if self.average is not None:
-                state |= {RAW + k: v for k, v in weights.items()}
-                weights = self.average
-            meta: dict[str, Any] = {"kind": "pretrained", "step": self.step, "total": self.total}
-            path = self.out / CHECKPOINTS / f"{STEP}{self.step:08d}"
-            save_model(path, self.config, weights, meta, state=state)
-            for _, old in checkpoints_of(self.out)[: -self.config.train.keep]:
-                shutil.rmtree(old, ignore_errors=True)
-            for draft in (self.out / CHECKPOINTS).glob(".*"):  # what a kill left half-written
-                shutil.rmtree(draft, ignore_errors=True)
-        barrier()
+            try:
+                self._write()
+            except EquiAVError as error:
+                failure = error
+        failed = broadcast_flag(failure is not None)
+        if failure:
+            raise failure
+        if failed:
+            raise TrainingError(f"{self.out}: the first process could not write its checkpoint")
+
+    def _write(self) -> None:
+        """Writes the checkpoint of this step and removes those no longer kept."""
+        state = optimiser_tensors(self.objective, self.optimiser)
+        weights = self.model.state_dict()
+        if not all(bool(value.isfinite().all()) for value in weights.values()):
+            raise TrainingError(
+                f"the weights are no numbers any more at step {self.step}; the checkpoint before it stays"
+            )
+        if self.average is not None:
+            state |= {RAW + k: v for k, v in weights.items()}
+            weights = self.average
+        meta: dict[str, Any] = {
+            "kind": "pretrained", "step": self.step, "total": self.total, "clips": len(self.clips),
+        }  # fmt: skip
+        path = self.out / CHECKPOINTS / f"{STEP}{self.step:08d}"
+        save_model(path, self.config, weights, meta, state=state)
+        for _, old in checkpoints_of(self.out)[: -self.config.train.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        for draft in (self.out / CHECKPOINTS).glob(".*"):  # what a kill left half-written
+            shutil.rmtree(draft, ignore_errors=True)
 
 
 def _silent(line: str) -> None:
     pass
-
-
-def _health(z: Projections) -> dict[str, float]:
-    """Signs of collapse, over the batches of all processes."""
-    values = {}
-    for name, x in (("audio", z.inter_audio), ("visual", z.inter_visual)):
-        whole = gather(x)
-        values[f"effective_rank_{name}"] = effective_rank(whole)
-        values[f"uniformity_{name}"] = uniformity(whole)
-    for name, moved in zip(("audio", "visual"), z.displacement, strict=False):
-        values[f"displacement_{name}"] = float(gather(moved.float()[None]).mean())
-    return values
 
 
 def _flat(result: Record) -> dict[str, float]:
@@ -278,31 +304,3 @@ def _headline(result: Record) -> str:
     forth, back = result["audio_to_video"], result["video_to_audio"]
     key = "R@10" if "R@10" in forth else "P@10"
     return f"{key} {forth[key]:.1f} % (audio to video), {back[key]:.1f} %"
-
-
-def refuse_changed(saved: Config, asked: Config, path: Path) -> None:
-    """A run is resumed under its own recipe or not at all; the first differing keys are named."""
-    old, new = dump_config(saved).splitlines(), dump_config(asked).splitlines()
-    if old == new:
-        return
-    changed = _differences(saved.model_dump(mode="json"), asked.model_dump(mode="json"))
-    shown = "; ".join(changed[:3])
-    raise CheckpointError(f"{path}: was made with another recipe ({shown}); use the same recipe or a new --out")
-
-
-def _differences(a: Any, b: Any, where: str = "") -> list[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        keys = [*a, *(k for k in b if k not in a)]
-        return [d for k in keys for d in _differences(a.get(k), b.get(k), f"{where}.{k}" if where else str(k))]
-    return [] if a == b else [f"{where} was {a}, now {b}"]
-
-
-def refuse_nan(terms: LossTerms, z: Projections, batch: Batch, step: int) -> None:
-    """Stops a run whose loss is not a number, naming the step and the clips it came from."""
-    if broadcast_flag(not math.isfinite(float(terms.total))):
-        rows = torch.stack([~x.isfinite().all(dim=1) for x in z.tensors()]).any(dim=0).tolist()
-        bad = everyone([name for name, is_bad in zip(batch.names, rows, strict=True) if is_bad])
-        bad = bad or everyone(list(batch.names))
-        more = f" and {len(bad) - CLIPS_NAMED} more" if len(bad) > CLIPS_NAMED else ""
-        shown = ", ".join(bad[:CLIPS_NAMED])
-        raise TrainingError(f"the loss is not a number at step {step}; clips: {shown}{more}; nothing of it was saved")
