@@ -12,8 +12,9 @@ from equiav.checkpoint import checkpoints_of, load_checkpoint, load_state
 from equiav.data.dataset import collate
 from equiav.errors import CheckpointError, ConfigError, DataError, TrainingError
 from equiav.inference import load_model
+from equiav.progress import duration
 from equiav.training import trainer as trainer_module
-from equiav.training.log import cut_log, duration, effective_rank, uniformity
+from equiav.training.log import cut_log, effective_rank, uniformity
 from equiav.training.objectives import draw_step
 from equiav.training.trainer import Trainer, autocast_type
 from tests.training.small import small_config

@@ -19,7 +19,7 @@ def run_on_ray(cutter: Cutter, jobs: list[tuple[int, Source]]) -> Iterator[Outco
     try:
         ray: Any = import_module("ray")
     except ImportError:
-        raise DataError("engine='ray' needs Ray: pip install ray, or leave the engine out") from None
+        raise DataError("engine='ray' needs Ray: pip install 'equiav[ray]', or leave the engine out") from None
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     remote: Any = ray.remote(max_retries=1)(_cut)

@@ -44,12 +44,14 @@ class _Worker(Generic[J]):
         self.seen = time.monotonic()
 
     def give(self, work: tuple[J, int]) -> None:
+        """Hands it a job."""
         self.work, self.seen = work, time.monotonic()
         # One that died idle cannot take it; that is noticed with the next messages.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(work[0])
 
     def end(self) -> None:
+        """Ends the process, whatever it is doing."""
         self.connection.close()
         self.process.kill()
         self.process.join()

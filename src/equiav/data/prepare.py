@@ -24,6 +24,7 @@ from equiav.errors import DataError
 from equiav.media.clip import CLIP_SECONDS
 from equiav.media.decode import FRAMES
 from equiav.media.streams import Limits
+from equiav.progress import duration
 from equiav.provenance import write_json
 
 __all__ = ["Summary", "find_sources", "prepare"]
@@ -276,6 +277,7 @@ class _Progress:
             say(f"{self.done} of {files} files are done already")
 
     def update(self, outcome: Outcome) -> None:
+        """Counts a source; speaks when it is time, and at the end."""
         self.done += 1
         self.clips += len(outcome.clips)
         self.skipped += bool(outcome.reason)
@@ -284,8 +286,8 @@ class _Progress:
             return
         self.said = now
         passed = max(now - self.began, 1e-9)
-        left = round(passed / (self.done - self.before) * (self.files - self.done))
+        left = duration(passed / (self.done - self.before) * (self.files - self.done))
         self.say(
             f"{self.done}/{self.files} files  {self.clips} clips  {self.skipped} left out  "
-            f"{(self.clips - self.clips_before) / passed:.1f} clips/s  {left // 60} min {left % 60} s left"
+            f"{(self.clips - self.clips_before) / passed:.1f} clips/s  {left} left"
         )

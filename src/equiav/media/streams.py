@@ -25,6 +25,7 @@ PLAYLISTS = frozenset({"hls", "dash", "concat", "sdp", "rtsp", "imf"})
 PLAYLIST_TEXT = re.compile(rb"\A\s*(#EXTM3U|ffconcat)|<MPD|<CompositionPlaylist|^c=IN IP", re.MULTILINE)
 SAMPLE_RATES = (1000, 768_000)
 GAP_SECONDS = 0.1  # time stamps of sound jitter by less than this; more is a hole
+INSTANT = 1e-6  # seconds that rounding may put between a stamp and the same time
 FALLBACK_FPS = 25.0
 ELONGATED = 16
 # What FFmpeg and PyAV raise on bad media; IndexError and the like come from streams whose parameters make no sense.
@@ -293,7 +294,7 @@ class PictureReader:
 
     def at(self, moment: float) -> NDArray[np.uint8] | None:
         """The picture (H, W, 3) on screen then, the first one before it began; None if there is none at all."""
-        while self.coming is not None and (self.shown is None or self.coming[0] <= moment):
+        while self.coming is not None and (self.shown is None or self.coming[0] <= moment + INSTANT):
             self.shown, self.picture = self.coming[1], None
             self.coming = self._next()
         if self.picture is None and self.shown is not None:

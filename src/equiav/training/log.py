@@ -15,6 +15,7 @@ from torch import Tensor
 
 from equiav.errors import TrainingError
 from equiav.files import write_whole
+from equiav.progress import duration
 
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
@@ -76,16 +77,6 @@ class RunLog:
         """Closes both."""
         self._lines.close()
         self._board.close()
-
-
-def duration(seconds: float) -> str:
-    """As people write it: 45 s, 3 min 20 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 class Progress:
