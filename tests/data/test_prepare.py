@@ -388,3 +388,13 @@ def test_real_media_are_prepared_whole(shared, tmp_path):
                 kept = seconds[line["path"]]
                 whole = stated if stated < 10 else 10.0
                 assert kept == pytest.approx(whole, abs=0.3) or kept == pytest.approx(13, abs=0.1), column
+
+
+def test_ray_makes_the_same_shards(media, tmp_path):
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'equiav[ray]'")
+    for engine in ("local", "ray"):
+        prepare(find_sources(media), tmp_path / engine, workers=1, engine=engine, **SMALL)
+    shards = [
+        {p.name: p.read_bytes() for p in (tmp_path / engine / "shards").iterdir()} for engine in ("local", "ray")
+    ]
+    assert shards[0] == shards[1]
