@@ -70,6 +70,20 @@ def paired(*records: dict[str, Any]) -> str:
     return markdown(header, rows) + f"\n\nHeld-out sounds and images, per cent, by class. {origin(records[0])}."
 
 
+def prepare(r: dict[str, Any]) -> str:
+    rows = [
+        [name, f"{rate:.1f}", f"{r['times_as_fast'][name]:.2f}"] for name, rate in r["clips_per_cpu_second"].items()
+    ]
+    header = [f"{r['clips']} clips of real videos", "clips per CPU-second", "CPU time beside equiav's"]
+    return markdown(header, rows) + f"\n\n{origin(r)}."
+
+
+def loader(r: dict[str, Any]) -> str:
+    rows = [[name, f"{value:.2f}"] for name, value in r["pieces"].items()]
+    rows += [["**all**", f"**{r['total']:.1f}**"], ["released loader", f"{r['released']:.0f}"]]
+    return markdown(["from shards to encoder inputs", "CPU-ms per sample"], rows) + f"\n\n{origin(r)}."
+
+
 def cost(r: dict[str, Any]) -> str:
     rows = []
     for m in r["modalities"]:
@@ -86,6 +100,8 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "training_step": (("training_step.json",), training_step),
     "world": (("world_curves.json",), world),
     "cost": (("cost.json",), cost),
+    "prepare": (("prepare.json",), prepare),
+    "loader": (("loader.json",), loader),
     "paired": (("class_paired.json", "av_mnist.json"), paired),
 }
 

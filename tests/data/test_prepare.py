@@ -394,7 +394,5 @@ def test_ray_makes_the_same_shards(media, tmp_path):
     pytest.importorskip("ray", reason="ray is not installed: pip install 'equiav[ray]'")
     for engine in ("local", "ray"):
         prepare(find_sources(media), tmp_path / engine, workers=1, engine=engine, **SMALL)
-    shards = [
-        {p.name: p.read_bytes() for p in (tmp_path / engine / "shards").iterdir()} for engine in ("local", "ray")
-    ]
+    shards = [{p.name: p.read_bytes() for p in (tmp_path / engine / "shards").iterdir()} for engine in ("local", "ray")]
     assert shards[0] == shards[1]
