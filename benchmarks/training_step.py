@@ -3,7 +3,7 @@
     python benchmarks/training_step.py [pairs]     # a minute per pair; writes benchmarks/results/training_step.json
 
 S = 1 and S = 16 take turns, and medians of CPU time are compared, so that a busy machine disturbs both alike: once over
-whole steps, which vary by more than the difference, once over the inter-modal branch alone, as a share of a step. Beside
+whole steps, which vary by more than the difference, once over the inter-modal branch alone, as a share of a step. Near
 them a plain matrix product (2048 x 768 x 3072) is timed in the same run.
 """
 
