@@ -9,7 +9,7 @@ from typing_extensions import assert_never
 
 from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig
 from equiav.data.benchmarks import read_retrieval_list, select
-from equiav.data.cavmae import CavMaeDataset, read_cavmae
+from equiav.data.cavmae import CavMaeDataset, read_cavmae, read_weights
 from equiav.data.dataset import Chosen, ClipDataset, WorldDataset
 from equiav.data.index import read_meta
 from equiav.data.loader import Schedule, balanced_weights
@@ -96,6 +96,8 @@ def build_schedule(config: Config, clips: ClipDataset) -> Schedule:
         weights = balanced_weights([clips.labels(i) for i in range(len(clips))])
         if not float(weights.sum()):
             raise ConfigError("data.balanced needs labels, and these clips have none")
+    if isinstance(data, CavMaeConfig) and data.weights is not None:
+        weights = read_weights(Path(data.weights), clips=len(clips))
     if isinstance(data, ShardsConfig) and isinstance(clips, ShardDataset) and data.one_per_source:
         groups = tuple(clips.group(i) for i in range(len(clips)))
     return Schedule(len(clips), clips.frames, config.train.batch, config.seed, weights, groups)

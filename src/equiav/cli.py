@@ -103,7 +103,7 @@ def prepare(
     part: Annotated[str, typer.Option(help="i/n: this machine does the i-th of n parts; see `equiav merge`.")] = "1/1",
     seconds: Annotated[float, typer.Option(help="Length of a clip.")] = 10.0,
     overlap: Annotated[float, typer.Option(help="Seconds that neighbouring clips share.")] = 0.0,
-    need: Annotated[str, typer.Option(help="audio, video, or both: what a clip must have.")] = "both",
+    need: Annotated[str | None, typer.Option(help="audio, video or both: what a clip must have.")] = None,
     split: Annotated[
         int, typer.Option(min=1, help="Which published split (UCF101, HMDB51) or test fold (ESC-50).")
     ] = 1,
@@ -114,7 +114,7 @@ def prepare(
     Killed and started again it carries on. Published datasets by name, in the layout their publishers give:
     `equiav prepare esc50 ESC-50-master data/esc50`. Then `equiav inspect OUT` shows what came out.
     """
-    from equiav.data.benchmarks import NAMES, read_benchmark
+    from equiav.data.benchmarks import NAMES, NEEDS, read_benchmark
     from equiav.data.prepare import find_sources
     from equiav.data.prepare import prepare as run
 
@@ -124,11 +124,11 @@ def prepare(
         found = read_benchmark(source, place, split=split)
         print(found.line(), file=sys.stderr)
         sources = found.sources
-        needed = _need("audio" if source in ("esc50", "speech-commands", "fsd50k") else need)
+        needed = _need(need or NEEDS.get(source, "both"))
     else:
         if out is not None:
             raise EquiAVError(f"{source}: not a published dataset; those are {', '.join(NAMES)}")
-        sources, out, needed = find_sources(Path(source)), place, _need(need)
+        sources, out, needed = find_sources(Path(source)), place, _need(need or "both")
     summary = run(
         sources, out, workers=workers or os.cpu_count() or 1, part=_part(part), clip_seconds=seconds,
         overlap=overlap, need=needed, engine=_engine(engine), say=_say,

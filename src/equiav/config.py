@@ -238,7 +238,8 @@ class PairedConfig(_Section):
 class CavMaeConfig(_Section):
     """Data files as CAV-MAE and EquiAV write them: JSON lists of wav files and extracted frames.
 
-    `fallback` takes the nearest earlier frame where one is missing, and counts it; without it that is an error.
+    `weights` is a published weight file for balanced drawing, `balanced` works the same weights out. `fallback` takes
+    the nearest earlier frame where one is missing, and counts it; without it that is an error.
     """
 
     kind: Literal["cavmae"] = "cavmae"
@@ -246,6 +247,7 @@ class CavMaeConfig(_Section):
     validation: str
     test: str | None = None
     balanced: bool = False
+    weights: str | None = None
     fallback: bool = False
 
 

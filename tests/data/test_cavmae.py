@@ -168,3 +168,25 @@ def test_real_lists(shared: Path) -> None:
     vgg = read_cavmae(shared / "annotations" / "retrieval" / "vgg_test_5_per_class_for_retrieval_template.json")
     classes = read_vocabulary(shared / "annotations" / "retrieval" / "class_labels_indices_vgg.csv")
     assert CavMaeDataset(vgg, size=224).targets(classes).sum(dim=0).tolist() == [5.0] * 309
+
+
+def test_a_recipe_reads_it(data_file: Path, tmp_path: Path) -> None:
+    """From JSON and weight file to a schedule, by configuration alone."""
+    from equiav.build_data import build_clips, build_schedule
+    from equiav.config import parse_config
+
+    count = len(read_cavmae(data_file))
+    weights = tmp_path / "weights.csv"
+    weights.write_text("".join(f"{i + 1}.0\n" for i in range(count)))
+    recipe = {
+        "data": {"kind": "cavmae", "train": str(data_file), "validation": str(data_file), "weights": str(weights)},
+        "train": {"batch": 1, "steps": 1},
+        "visual": {"size": 32},
+    }
+    config = parse_config(recipe, "recipe")
+    clips = build_clips(config, "train")
+    schedule = build_schedule(config, clips)
+    assert len(clips) == count
+    assert schedule.weights is not None
+    assert schedule.weights.tolist() == [i + 1.0 for i in range(count)]
+    assert len(schedule.order(0)) == count

@@ -22,6 +22,7 @@ from equiav.errors import DataError
 
 __all__ = [
     "NAMES",
+    "NEEDS",
     "Coverage",
     "Selection",
     "Vocabulary",
@@ -46,6 +47,16 @@ NAMES = (
     "hmdb51",
     "kinetics400",
 )
+
+# Sets published without the other half, or judged without it.
+NEEDS = {
+    "esc50": "audio",
+    "speech-commands": "audio",
+    "fsd50k": "audio",
+    "ucf101": "video",
+    "hmdb51": "video",
+    "kinetics400": "video",
+}
 
 # What may stand between a clip's name and the number `prepare` or a downloader puts behind it.
 SEPARATORS = "_-./#@"
