@@ -35,7 +35,7 @@ def augmentation_figure(clip: Clip, config: Config, *, count: int = 6, seed: int
         x = to_float(square(clip.frames[len(clip.frames) // 2][None], config.visual.size))
         out, t = augmented(pipelines[Modality.VISUAL], x, count, seed, Modality.VISUAL)
         pictures = torch.cat([x, out]).permute(0, 2, 3, 1).clamp(0, 1).numpy()
-        picture_row(figure, [figure.add_subplot(grid[row, i]) for i in range(count + 1)], list(pictures), titles)
+        picture_row([figure.add_subplot(grid[row, i]) for i in range(count + 1)], list(pictures), titles)
         value_table(figure.add_subplot(grid[row + 1, 1:]), t.T.numpy(), pipelines[Modality.VISUAL].slots, titles[1:])
         row += 2
     if clip.waveform is not None:

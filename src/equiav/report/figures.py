@@ -45,7 +45,7 @@ def bare(axes: Axes, title: str = "") -> Axes:
     return axes
 
 
-def picture_row(figure: Figure, axes: Sequence[Axes], pictures: Sequence[Array], titles: Sequence[str]) -> None:
+def picture_row(axes: Sequence[Axes], pictures: Sequence[Array], titles: Sequence[str]) -> None:
     """Pictures (H, W, 3) side by side."""
     for axis, picture, title in zip(axes, pictures, titles, strict=True):
         bare(axis, title).imshow(picture, interpolation="nearest")
