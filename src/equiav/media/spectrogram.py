@@ -124,3 +124,8 @@ def mel_bank(bins: int, fft_size: int, sample_rate: int) -> Float[Tensor, "half 
 def standardise(spectrogram: Tensor, mean: float, std: float) -> Tensor:
     """(x - mean) / std with the statistics of the dataset."""
     return (spectrogram - mean) / std
+
+
+def power_range(spectrogram: Float[Tensor, "t f"]) -> tuple[float, float]:
+    """Sensible colour limits for showing a log-mel spectrogram."""
+    return float(spectrogram.quantile(0.02)), float(spectrogram.quantile(0.998))
