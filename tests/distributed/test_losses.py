@@ -1,5 +1,7 @@
 """Two gloo processes with half the batch each give the losses and gradients of one process with all of it."""
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -37,6 +39,7 @@ def worker(rank, world, store, loss_name, queue):
     queue.put((rank, loss.item(), [p.grad.tolist() for p in net.parameters()]))
     dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # threads of the group may outlive it and abort an interpreter that is being torn down
 
 
 @pytest.mark.parametrize("loss_name", ["nt_xent", "equimod", "info_nce"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import shutil
 import signal
@@ -169,7 +170,7 @@ class Trainer:
         module: nn.Module = self.objective
         if world_size() > 1:
             devices = [self.device.index] if self.device.type == "cuda" else None
-            module = DistributedDataParallel(self.objective, devices, broadcast_buffers=False)
+            module = distributed_module(self.objective, devices)
         take = Step(self.objective, module, train.micro_batch, autocast_type(train.precision, self.device))
         batches = training_batches(
             self.clips, self.schedule, start=self.step, stop=self.total,
@@ -289,6 +290,13 @@ class Trainer:
             shutil.rmtree(old, ignore_errors=True)
         for draft in (self.out / CHECKPOINTS).glob(".*"):  # what a kill left half-written
             shutil.rmtree(draft, ignore_errors=True)
+
+
+def distributed_module(objective: nn.Module, devices: list[int] | None) -> nn.Module:
+    """The objective under DDP; its buffers never change, so no step sends them."""
+    names = inspect.signature(DistributedDataParallel).parameters
+    key = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"  # renamed in torch 2.13
+    return DistributedDataParallel(objective, devices, **cast(Any, {key: False}))
 
 
 def _silent(line: str) -> None:

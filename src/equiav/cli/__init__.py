@@ -1,0 +1,41 @@
+"""The command line: parses, calls, prints; bad input becomes one line and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Commands register themselves where they are defined, in the order in which `--help` lists them.
+from equiav.cli import train  # isort: skip
+from equiav.cli import data, models, evaluate  # isort: skip
+from equiav.cli.app import app
+from equiav.errors import EquiAVError
+
+__all__ = ["app", "data", "evaluate", "main", "models", "train"]
+
+
+def main() -> None:
+    """Entry point: one line for bad input, a traceback for a bug."""
+    try:
+        app()
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else 1 if end.code else 0)
+    except EquiAVError as error:
+        rank = os.environ.get("RANK", "0")
+        print(f"equiav: {'' if rank == '0' else f'process {rank}: '}{error}", file=sys.stderr)
+        _leave(2)
+    except KeyboardInterrupt:
+        _leave(130)
+
+
+def _leave(code: int) -> None:
+    """Ends the process; under torchrun without tearing the interpreter down.
+
+    Threads of the process group that outlive it may reach for the interpreter while it goes and abort a run that
+    has finished.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

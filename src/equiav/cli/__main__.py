@@ -1,0 +1,5 @@
+"""`python -m equiav.cli`, the form that torchrun starts."""
+
+from equiav.cli import main
+
+main()

@@ -1,0 +1,53 @@
+"""The application itself, and how commands speak while they work."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import Annotated
+
+import typer
+
+from equiav import __version__
+
+# Rooms are imported inside the commands: torch alone would make `--help` take seconds.
+app = typer.Typer(
+    name="equiav",
+    help="Learn a shared space of sound and picture from your own videos, and use it (EquiAV, ICML 2024).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+evaluate = typer.Typer(help="Measure a model, or what it costs.", no_args_is_help=True)
+app.add_typer(evaluate, name="evaluate")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"equiav {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def say(line: str) -> None:
+    """Progress: one living line on a terminal, plain lines elsewhere."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r{line[:width]:<{width}}", end="", file=sys.stderr, flush=True)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+def end_line() -> None:
+    """Leaves the living line of a terminal."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)

@@ -1,0 +1,133 @@
+"""Commands about data: the generated world, preparing and inspecting clips, a look at augmentations."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equiav.cli.app import app, end_line, say
+from equiav.errors import EquiAVError
+
+
+@app.command()
+def world(
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("world.html"),
+    count: Annotated[int, typer.Option(min=1, max=500, help="How many scenes.")] = 24,
+    start: Annotated[int, typer.Option(min=0, help="Number of the first scene.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Which world.")] = 0,
+    size: Annotated[int, typer.Option(min=16, max=512, help="Side of the pictures in pixels.")] = 48,
+) -> None:
+    """Show scenes of the generated world with their sounds, as one page."""
+    from equiav.data.world import World
+    from equiav.gallery import write_gallery
+
+    write_gallery(World(seed=seed, size=size), out, count=count, start=start)
+    print(f"{count} scenes: {out}")
+
+
+@app.command()
+def prepare(
+    source: Annotated[str, typer.Argument(help="A folder, a list (.txt), a .csv or .jsonl; or a published dataset.")],
+    place: Annotated[Path, typer.Argument(help="OUT; for a published dataset its ROOT, and then OUT.")],
+    out: Annotated[Path | None, typer.Argument(help="OUT, for a published dataset.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core without it.")] = None,
+    part: Annotated[str, typer.Option(help="i/n: this machine does the i-th of n parts; see `equiav merge`.")] = "1/1",
+    seconds: Annotated[float, typer.Option(help="Length of a clip.")] = 10.0,
+    overlap: Annotated[float, typer.Option(help="Seconds that neighbouring clips share.")] = 0.0,
+    need: Annotated[str | None, typer.Option(help="audio, video or both: what a clip must have.")] = None,
+    split: Annotated[
+        int, typer.Option(min=1, help="Which published split (UCF101, HMDB51) or test fold (ESC-50).")
+    ] = 1,
+    engine: Annotated[str, typer.Option(help="local, or ray for a cluster (pip install equiav[ray]).")] = "local",
+) -> None:
+    """Turn videos into training data: shards, an index, and a list of what could not be used.
+
+    Killed and started again it carries on. Published datasets by name, in the layout their publishers give:
+    `equiav prepare esc50 ESC-50-master data/esc50`. Then `equiav inspect OUT` shows what came out.
+    """
+    from equiav.data.benchmarks import NAMES, NEEDS, read_benchmark
+    from equiav.data.prepare import find_sources
+    from equiav.data.prepare import prepare as run
+
+    if source in NAMES:
+        if out is None:
+            raise EquiAVError(f"{source} is a published dataset: give its folder and OUT")
+        found = read_benchmark(source, place, split=split)
+        print(found.line(), file=sys.stderr)
+        sources = found.sources
+        needed = _need(need or NEEDS.get(source, "both"))
+    else:
+        if out is not None:
+            raise EquiAVError(f"{source}: not a published dataset; those are {', '.join(NAMES)}")
+        sources, out, needed = find_sources(Path(source)), place, _need(need or "both")
+    summary = run(
+        sources, out, workers=workers or os.cpu_count() or 1, part=_part(part), clip_seconds=seconds,
+        overlap=overlap, need=needed, engine=_engine(engine), say=say,
+    )  # fmt: skip
+    end_line()
+    print(f"{summary.clips} clips of {summary.used} files; {summary.skipped} files left out: {out / 'skipped.csv'}")
+
+
+def _need(value: str) -> tuple[Any, ...]:
+    if value not in ("audio", "video", "both"):
+        raise EquiAVError(f"--need {value}: choose audio, video or both")
+    return ("audio", "video") if value == "both" else (value,)
+
+
+def _engine(value: str) -> Any:
+    if value not in ("local", "ray"):
+        raise EquiAVError(f"--engine {value}: choose local or ray")
+    return value
+
+
+def _part(value: str) -> tuple[int, int]:
+    number, slash, total = value.partition("/")
+    if not (slash and number.isdigit() and total.isdigit()):
+        raise EquiAVError(f"--part {value}: give i/n, such as 2/8")
+    return int(number), int(total)
+
+
+@app.command()
+def merge(
+    parts: Annotated[list[Path], typer.Argument(help="The folders that --part 1/n ... n/n wrote.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+) -> None:
+    """Join the parts that several machines prepared into one folder, equal to a single run."""
+    from equiav.data.finish import merge as join
+
+    summary = join(parts, out)
+    print(f"{summary.clips} clips of {summary.used} files in {out}")
+
+
+@app.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="A prepared folder.")],
+    out: Annotated[Path | None, typer.Option(help="The page to write; FOLDER/inspect.html without it.")] = None,
+) -> None:
+    """Show a prepared folder as one page: counts, durations, labels, what was left out, a contact sheet."""
+    from equiav.data.inspection import write_inspection
+
+    page = out or folder / "inspect.html"
+    write_inspection(folder, page)
+    print(f"Look at {page}")
+
+
+@app.command()
+def augment(
+    file: Annotated[Path, typer.Argument(help="A video, picture or sound.")],
+    out: Annotated[Path, typer.Option(help="Where the image goes.")] = Path("augmentations.png"),
+    count: Annotated[int, typer.Option(min=1, max=12, help="How many draws.")] = 6,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
+) -> None:
+    """Show a file under drawn augmentations, each above the vector that describes it."""
+    from equiav.config import Config
+    from equiav.evaluation.augmentation import augmentation_figure
+    from equiav.media.decode import decode
+    from equiav.report.figures import save
+
+    save(augmentation_figure(decode(file), Config(), count=count, seed=seed), out)
+    print(f"{count} draws of {file.name}: {out}")

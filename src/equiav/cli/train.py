@@ -1,0 +1,66 @@
+"""Commands that train: the demo, pre-training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equiav.cli.app import app, end_line, say
+
+
+@app.command()
+def demo(
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, such as train.steps=100.")] = None,
+    out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
+) -> None:
+    """Train a very small model on generated clips, in minutes, and write a report to look at.
+
+    Run it again to resume an interrupted demo. Writes checkpoints/, results.json and report.html.
+    """
+    from equiav.demo import run_demo
+
+    report = run_demo(out, tuple(overrides or ()), say)
+    end_line()
+    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    for way, name in (("audio_to_video", "sound to picture"), ("video_to_audio", "picture to sound")):
+        values = results["retrieval"][way]
+        print(f"{name}: " + ", ".join(f"R@{k} {values[f'R@{k}']:.1f} %" for k in (1, 5, 10)), end="")
+        print(f" among {values['pool']} held-out scenes (chance R@10 {results['chance']['R@10']:.1f} %)")
+    print(f"Look at {report}")
+
+
+@app.command()
+def pretrain(
+    recipe: Annotated[Path, typer.Argument(help="A recipe, such as configs/pretrain/world.yaml.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, such as train.steps=100.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/<recipe> without it.")] = None,
+) -> None:
+    """Train a recipe. Run the same command again to resume; under torchrun, processes share each batch.
+
+    Writes checkpoints/, log.jsonl and tensorboard/ into the run's folder. SIGTERM saves and exits with 143.
+    """
+    from equiav.build_data import resolve
+    from equiav.config import load_config
+    from equiav.distributed import rank, started, world_size
+    from equiav.training.trainer import Trainer
+
+    config = load_config(recipe, tuple(overrides or ()))
+    out = out or Path("runs") / recipe.stem
+    with started():
+        config, notices = resolve(config, world_size())
+        if rank() == 0:
+            print("".join(f"note: {line}\n" for line in notices), end="", file=sys.stderr)
+        trainer = Trainer(config, out, say)
+        if rank() == 0 and trainer.step:
+            print(f"resuming {out} at step {trainer.step} of {trainer.total}", file=sys.stderr)
+        outcome = trainer.run()
+        if rank() == 0:
+            end_line()
+            state = f"stopped at step {outcome.step} of" if outcome.interrupted else "finished"
+            print(f"{state} {outcome.total} steps: {out}", file=sys.stderr)
+    if outcome.interrupted:
+        raise typer.Exit(143)
