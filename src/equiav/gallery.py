@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from equiav.data.world import Scene, World
 from equiav.media.spectrogram import FilterBank
 from equiav.report.figures import new_figure, png, spectrogram_row
 from equiav.report.html import Page, image, picture_png, player, row
+from equiav.report.overlay import outlined
 
 SCALE = 3
-BOX = (255, 255, 255)
 
 
 def write_gallery(world: World, out: Path, *, count: int, start: int = 0) -> None:
@@ -41,13 +38,3 @@ def write_gallery(world: World, out: Path, *, count: int, start: int = 0) -> Non
 def describe_scene(scene: Scene) -> str:
     """What sounds, in words."""
     return ", ".join(f"{t.kind} {t.pitch:.0f} Hz, {t.tempo:.1f} beats/s" for t in scene.sounding)
-
-
-def outlined(picture: NDArray[np.uint8], boxes: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """The picture (H, W, 3) with one-pixel frames round the boxes (x0, y0, x1, y1)."""
-    out = picture.copy()
-    side = np.array([out.shape[1], out.shape[0]] * 2) - 1
-    for x0, y0, x1, y1 in np.clip(np.round(boxes), 0, side).astype(int):
-        out[y0, x0 : x1 + 1] = out[y1, x0 : x1 + 1] = BOX
-        out[y0 : y1 + 1, x0] = out[y0 : y1 + 1, x1] = BOX
-    return out

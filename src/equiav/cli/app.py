@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from equiav import __version__
+from equiav.errors import EquiAVError
 
 # Rooms are imported inside the commands: torch alone would make `--help` take seconds.
 app = typer.Typer(
@@ -23,10 +24,11 @@ evaluate = typer.Typer(help="Measure a model, or what it costs.", no_args_is_hel
 app.add_typer(evaluate, name="evaluate")
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         print(f"equiav {__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()
@@ -51,3 +53,10 @@ def end_line() -> None:
     """Leaves the living line of a terminal."""
     if sys.stderr.isatty():
         print(file=sys.stderr)
+
+
+def split_name(value: str) -> Any:
+    """A split by its name, or a refusal."""
+    if value not in ("train", "validation", "test"):
+        raise EquiAVError(f"--split {value}: choose train, validation or test")
+    return value
