@@ -85,6 +85,17 @@ def loader(r: dict[str, Any]) -> str:
     return markdown(["from shards to encoder inputs", "CPU-ms per sample"], rows) + f"\n\n{origin(r)}."
 
 
+def retrieval(r: dict[str, Any]) -> str:
+    slow = r["one_by_one"]
+    rows = [
+        ["equiav", f"{r['cpu']:.3f}", f"{r['wall']:.3f}"],
+        [f"one pair at a time, same run, scaled from {slow['clips']} clips", f"{slow['scaled_to_all']:.0f}", ""],
+        ["released code", f"{r['released']:.0f}", ""],
+    ]
+    header = [f"ranks of {r['clips']} x {r['clips']} embeddings, both directions", "CPU-seconds", "seconds, quickest"]
+    return markdown(header, rows) + f"\n\nEmbeddings {r['width']} wide, one thread. {origin(r)}."
+
+
 def cost(r: dict[str, Any]) -> str:
     rows = []
     for m in r["modalities"]:
@@ -103,6 +114,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "cost": (("cost.json",), cost),
     "prepare": (("prepare.json",), prepare),
     "loader": (("loader.json",), loader),
+    "retrieval": (("retrieval.json",), retrieval),
     "paired": (("class_paired.json", "av_mnist.json"), paired),
 }
 

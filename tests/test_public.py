@@ -7,9 +7,9 @@ import equiav
 
 
 def test_public_names_are_pinned():
-    assert sorted(equiav.__all__) == ["__version__", "load_model"]
+    assert sorted(equiav.__all__) == ["Embedder", "Index", "__version__", "load_model"]
     assert dir(equiav) == sorted(equiav.__all__)
-    assert callable(equiav.load_model)
+    assert all(callable(getattr(equiav, name)) for name in ("Embedder", "Index", "load_model"))
 
 
 def loaded_after(code):
@@ -23,5 +23,6 @@ def test_nothing_heavy_before_it_is_needed():
 
 
 def test_inference_pulls_in_no_training():
-    modules = loaded_after("import equiav; equiav.load_model")
-    assert not [m for m in modules if m.startswith(("equiav.training", "matplotlib", "tensorboard"))]
+    modules = loaded_after("import equiav; equiav.load_model; equiav.Embedder")
+    unwanted = ("equiav.training", "equiav.search", "equiav.web", "equiav.report", "matplotlib", "tensorboard", "faiss")
+    assert not [m for m in modules if m.startswith(unwanted)]

@@ -4,13 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equiav.inference import load_model
+    from equiav.inference import Embedder, load_model
+    from equiav.search.index import Index
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load_model"]
+__all__ = ["Embedder", "Index", "__version__", "load_model"]
 
 # torch takes a second to import: public names are resolved when first used, so `equiav --help` stays quick.
-_HOME = {"load_model": "equiav.inference"}
+_HOME = {"load_model": "equiav.inference", "Embedder": "equiav.inference", "Index": "equiav.search.index"}
 
 
 def __getattr__(name: str) -> Any:

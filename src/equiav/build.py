@@ -5,8 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
+from equiav.augment.base import Augmentation
+from equiav.augment.geometry import HorizontalFlip, RandomResizedCrop, TimeShift
 from equiav.augment.pipeline import Pipeline, VectorSource, audio_pipeline, visual_pipeline
 from equiav.augment.released import ReleasedVectors
+from equiav.augment.spectral import SpecAugment
 from equiav.config import (
     AudioConfig,
     AugmentConfig,
@@ -14,6 +17,7 @@ from equiav.config import (
     ClassifierConfig,
     Config,
     EncoderConfig,
+    FinetuneConfig,
     HeadsConfig,
     ModelConfig,
     PredictorConfig,
@@ -95,8 +99,8 @@ def build_model(config: Config) -> EquiAV:
 def build_classifier(config: Config) -> Classifier:
     """Encoders and a linear classifier, initialised from the recipe's seed."""
     cfg = config.classifier
-    if cfg is None:
-        raise ConfigError("this recipe has no classifier section")
+    if cfg is None or cfg.classes is None:
+        raise ConfigError("this recipe has no classifier section, or does not say for how many classes")
     encoders = {m: build_encoder(config, m) for m in modalities(cfg.mode)}
     width, heads = encoder_size(config.model.encoder).width, config.model.heads
     eps = config.model.encoder.norm_eps
@@ -122,6 +126,19 @@ def build_pipelines(cfg: AugmentConfig) -> dict[Modality, Pipeline]:
         Modality.AUDIO: audio_pipeline(**cfg.audio.model_dump()),
         Modality.VISUAL: visual_pipeline(**cfg.visual.model_dump()),
     }
+
+
+def build_finetuning_pipelines(cfg: FinetuneConfig) -> dict[Modality, Pipeline]:
+    """What inputs go through while a classifier is trained: shift and masks on sound, crop and flip on pictures."""
+    audio, visual = cfg.audio, cfg.visual
+    sound: dict[str, Augmentation] = {
+        "shift": TimeShift(p=audio.shift),
+        "specaugment": SpecAugment(audio.mask_time, audio.mask_frequency, p=audio.mask),
+    }
+    picture: dict[str, Augmentation] = {"flip": HorizontalFlip(p=visual.flip)}
+    if visual.crop_area is not None:
+        picture = {"crop": RandomResizedCrop(visual.crop_area, visual.crop_aspect), **picture}
+    return {Modality.AUDIO: Pipeline(sound, tuple(sound)), Modality.VISUAL: Pipeline(picture, tuple(picture))}
 
 
 def build_vector_source(config: Config, modality: Modality) -> VectorSource:

@@ -11,10 +11,13 @@ from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, Worl
 from equiav.data.benchmarks import read_retrieval_list, select
 from equiav.data.cavmae import CavMaeDataset, read_cavmae, read_weights
 from equiav.data.dataset import Chosen, ClipDataset, WorldDataset
-from equiav.data.index import read_meta
+from equiav.data.index import META, SHARDS, read_meta
+from equiav.data.labelled import LabelledClips
+from equiav.data.labels import label_names
 from equiav.data.loader import Schedule, balanced_weights
 from equiav.data.manifest import Split
 from equiav.data.paired import PairedDataset, PairedSet, read_paired
+from equiav.data.paired_manifest import MANIFEST
 from equiav.data.shards import ShardDataset
 from equiav.data.world import Difficulty, World
 from equiav.errors import ConfigError, DataError
@@ -41,7 +44,8 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
     match data.kind:
         case "world":
             starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
-            counts = {"train": data.count, "validation": data.validation, "test": data.test}
+            used = min(data.used or data.count, data.count)
+            counts = {"train": used, "validation": data.validation, "test": data.test}
             return WorldDataset(
                 build_world(data, config.visual.size, config.audio.sample_rate), starts[split], counts[split]
             )
@@ -49,7 +53,8 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
             source = _paired_set(data.path, config.visual.size, data.seconds, config.audio.sample_rate)
             return PairedDataset(source, split, data.anchor, data.partners, config.seed)
         case "shards":
-            return ShardDataset(Path(data.path), split, size=config.visual.size)
+            folder = data.test if split == "test" and data.test else data.path
+            return ShardDataset(Path(folder), split, size=config.visual.size)
         case "cavmae":
             listed = {"train": data.train, "validation": data.validation, "test": data.test or data.validation}[split]
             seconds = config.audio.frames * HOP_SECONDS
@@ -76,24 +81,23 @@ def listed_clips(clips: ClipDataset, path: Path) -> tuple[ClipDataset, str]:
 
 
 def with_data(config: Config, path: Path | None) -> Config:
-    """The recipe with its data elsewhere."""
+    """The recipe with its data elsewhere: a prepared folder, or a collection paired by class (tar or folder)."""
     if path is None:
         return config
-    if isinstance(config.data, ShardsConfig | PairedConfig):
-        return config.model_copy(update={"data": config.data.model_copy(update={"path": str(path)})})
-    return config.model_copy(update={"data": ShardsConfig(path=str(path))})
+    prepared = (path / META).exists() or (path / SHARDS).exists()
+    kind = PairedConfig if path.is_file() or ((path / MANIFEST).exists() and not prepared) else ShardsConfig
+    if isinstance(config.data, kind):
+        moved = {"path": str(path)} | ({"test": None} if isinstance(config.data, ShardsConfig) else {})
+        return config.model_copy(update={"data": config.data.model_copy(update=moved)})
+    return config.model_copy(update={"data": kind(path=str(path))})
 
 
 def build_schedule(config: Config, clips: ClipDataset) -> Schedule:
     """Which clips a step sees; balanced by class, or apart by source video, where the recipe says so."""
     weights, groups = None, None
     data = config.data
-    if (
-        isinstance(data, ShardsConfig | CavMaeConfig)
-        and isinstance(clips, ShardDataset | CavMaeDataset)
-        and data.balanced
-    ):
-        weights = balanced_weights([clips.labels(i) for i in range(len(clips))])
+    if data.balanced:
+        weights = balanced_weights(clips.targets.names() if isinstance(clips, LabelledClips) else label_names(clips))
         if not float(weights.sum()):
             raise ConfigError("data.balanced needs labels, and these clips have none")
     if isinstance(data, CavMaeConfig) and data.weights is not None:
@@ -103,19 +107,25 @@ def build_schedule(config: Config, clips: ClipDataset) -> Schedule:
     return Schedule(len(clips), clips.frames, config.train.batch, config.seed, weights, groups)
 
 
+def with_statistics(config: Config) -> Config:
+    """The recipe with the spectrogram's statistics of its data, where it asks for them."""
+    data = config.data
+    if not isinstance(data, ShardsConfig) or data.statistics != "data":
+        return config
+    found = read_meta(Path(data.path))["spectrogram"]
+    if found["mean"] is None:
+        raise ConfigError(f"{data.path}: was prepared without sound; set data.statistics=recipe")
+    audio = config.audio.model_copy(update={"mean": found["mean"], "std": found["std"]})
+    return config.model_copy(update={"audio": audio})
+
+
 SMALL = 1000
 
 
 def resolve(config: Config, processes: int) -> tuple[Config, list[str]]:
     """The recipe with what only the data can tell filled in, and what a person should know about it."""
     notices = []
-    data = config.data
-    if isinstance(data, ShardsConfig) and data.statistics == "data":
-        found = read_meta(Path(data.path))["spectrogram"]
-        if found["mean"] is None:
-            raise ConfigError(f"{data.path}: was prepared without sound; set data.statistics=recipe")
-        audio = config.audio.model_copy(update={"mean": found["mean"], "std": found["std"]})
-        config = config.model_copy(update={"audio": audio})
+    config = with_statistics(config)
     if config.train.shrink_batch:
         count = len(build_clips(config, "train"))
         if count < config.train.batch:

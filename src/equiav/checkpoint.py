@@ -23,6 +23,7 @@ FORMAT = 1
 WEIGHTS, STATE, CONFIG, META = "weights.safetensors", "state.safetensors", "config.yaml", "meta.json"
 CHECKPOINTS = "checkpoints"  # the folder of a run that holds its checkpoints
 STEP = "step-"
+BEST = "best"  # in a fine-tuning run: the weights that validation chose
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
 
 
 def resolve(path: Path) -> Path:
-    """A checkpoint folder as it is; for a run's folder its newest checkpoint."""
+    """A checkpoint folder as it is; for a run's folder the one that validation chose, else its newest."""
+    if (path / BEST / META).is_file():
+        return path / BEST
     newest = checkpoints_of(path)
     return newest[-1][1] if newest else path
 

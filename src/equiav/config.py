@@ -74,10 +74,10 @@ class ModelConfig(_Section):
 
 
 class ClassifierConfig(_Section):
-    """A classifier on the encoders; projections exist in released checkpoints only."""
+    """A classifier on the encoders; without `classes` the data say how many. Projections: released checkpoints only."""
 
     mode: Literal["audio", "visual", "audiovisual"]
-    classes: Positive
+    classes: Positive | None = None
     projection: Literal["none", "linear", "mlp"] = "none"
 
 
@@ -156,6 +156,50 @@ class AugmentConfig(_Section):
     visual: VisualAugmentConfig = VisualAugmentConfig()
 
 
+class FinetuneAudioConfig(_Section):
+    """Fine-tuning on sound: chance of a circular shift, chance and greatest sizes of SpecAugment's masks."""
+
+    shift: Share = 0.0
+    mask: Share = 1.0
+    mask_time: Share = 192 / 1024
+    mask_frequency: Share = 48 / 128
+
+
+class FinetuneVisualConfig(_Section):
+    """Fine-tuning on pictures: a random resized crop (none without an area) and the chance of a flip."""
+
+    crop_area: Area | None = (0.5, 1.0)
+    crop_aspect: Range = (3 / 4, 4 / 3)
+    flip: Share = 0.5
+
+
+class FinetuneConfig(_Section):
+    """How a classifier is trained, and on what it is chosen.
+
+    `mixup` is the chance of a clip to be mixed with another of its batch, by a share drawn from Beta(b, b), b =
+    `mixup_beta`. `layer_decay` multiplies the rate once per layer below the classifier, `head_rate` the classifier's
+    own. `metric`, on validation, chooses the weights that are kept; where the data have no validation split,
+    `validation_share` of the training part is held out for it, by source. `test_split: validation` judges on the
+    publishers' validation split, where the labels of their test split are not public. `all_frames` averages the test
+    scores over every frame of a clip. `classes_file` fixes the classes.
+    """
+
+    loss: Literal["ce", "bce"]
+    metric: Literal["mAP", "accuracy"]
+    mixup: Share = 0.0
+    mixup_beta: Positive = 10
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    drop_path: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    head_rate: PositiveFloat = 1.0
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    test_split: Literal["test", "validation"] = "test"
+    all_frames: bool = False
+    classes_file: str | None = None
+    audio: FinetuneAudioConfig = FinetuneAudioConfig()
+    visual: FinetuneVisualConfig = FinetuneVisualConfig()
+
+
 class BankConfig(_Section):
     """The fixed vectors that evaluation uses for the centroid."""
 
@@ -197,7 +241,11 @@ class ObjectiveConfig(_Section):
 
 
 class WorldConfig(_Section):
-    """The generated world, drawn at `visual.size`: first `count` clips for training, then validation, then test."""
+    """The generated world, drawn at `visual.size`: first `count` clips for training, then validation, then test.
+
+    `used` trains on the first so many of them only: sets of different size with the same held-out scenes.
+    Here and below, `balanced` draws training clips by the paper's class weights.
+    """
 
     kind: Literal["world"] = "world"
     seed: int = 0
@@ -207,19 +255,24 @@ class WorldConfig(_Section):
     duet: Share = 0.3
     seconds: PositiveFloat = 2.0
     count: Positive = 5000
+    used: Positive | None = None
     validation: Positive = 500
     test: Positive = 500
+    balanced: bool = False
 
 
 class ShardsConfig(_Section):
     """Prepared videos: a folder written by `equiav prepare`.
 
-    `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `balanced` draws
-    clips by the paper's class weights; `one_per_source` keeps clips of one video out of each other's batch.
+    `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `one_per_source`
+    keeps clips of one video out of each other's batch. `test` is a folder of its own where the publishers' test clips
+    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train.
     """
 
     kind: Literal["shards"] = "shards"
     path: str
+    test: str | None = None
+    fold: Positive | None = None
     statistics: Literal["recipe", "data"] = "recipe"
     balanced: bool = False
     one_per_source: bool = False
@@ -233,12 +286,13 @@ class PairedConfig(_Section):
     seconds: PositiveFloat = 5.0
     anchor: Literal["sound", "image"] = "image"
     partners: Positive = 10
+    balanced: bool = False
 
 
 class CavMaeConfig(_Section):
     """Data files as CAV-MAE and EquiAV write them: JSON lists of wav files and extracted frames.
 
-    `weights` is a published weight file for balanced drawing, `balanced` works the same weights out. `fallback` takes
+    `weights` is a published weight file for balanced drawing; `balanced` works the same weights out. `fallback` takes
     the nearest earlier frame where one is missing, and counts it; without it that is an error.
     """
 
@@ -310,6 +364,7 @@ class Config(_Section):
     train: TrainConfig = TrainConfig(epochs=20)
     model: ModelConfig = ModelConfig()
     classifier: ClassifierConfig | None = None
+    finetune: FinetuneConfig | None = None
     audio: AudioConfig = AudioConfig()
     visual: VisualConfig = VisualConfig()
     augment: AugmentConfig = AugmentConfig()
@@ -325,11 +380,16 @@ def parse_config(tree: Any, where: str) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "recipe"
-        reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-        raise ConfigError(f"{where}: {key}: {reason}{more}") from error
+        raise refusal(error, where) from error
+
+
+def refusal(error: ValidationError, where: str) -> ConfigError:
+    """The first thing that is wrong with a file, in one line."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"]) or "recipe"
+    reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return ConfigError(f"{where}: {key}: {reason}{more}")
 
 
 def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:

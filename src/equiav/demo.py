@@ -14,26 +14,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equiav.build import build_filter_bank, build_inputs
+from equiav.build import build_inputs
 from equiav.build_data import build_clips
 from equiav.checkpoint import checkpoints_of
 from equiav.config import load_config, shipped_recipe
 from equiav.data.dataset import WorldDataset
+from equiav.data.labels import label_names, multi_hot
 from equiav.data.world import KINDS
 from equiav.errors import ConfigError
+from equiav.evaluation.benchmark import Sides
 from equiav.evaluation.embed import embed_dataset
+from equiav.evaluation.exhibits import evenly_spaced, exhibits
 from equiav.evaluation.probe import pooled_features, probe
-from equiav.evaluation.retrieval import RetrievalResult, retrieve
+from equiav.evaluation.retrieval import RetrievalResult, chance, retrieve
+from equiav.evaluation.retrieval_report import against_chance, sound_row
 from equiav.inference import LoadedModel, load_model
 from equiav.provenance import provenance, write_json
-from equiav.report.figures import bars, curves, matrix, new_figure, png, spectrogram_row
-from equiav.report.html import Page, cards, image, picture_png, player, row, table
+from equiav.report.figures import curves, matrix, new_figure, png
+from equiav.report.html import Page, cards, table
 from equiav.training.launch import train_on_cores
 from equiav.types import Embeddings, Modality
 
 RESULTS, REPORT = "results.json", "report.html"
 PROBE_CLIPS = 2000
-EXAMPLES, SHOWN, SQUARE = 8, 5, 60
+SQUARE = 60
 PROCESSES = 2  # fixed, so that every machine with two cores or more gets the same numbers
 
 
@@ -77,7 +81,7 @@ def measure(loaded: LoadedModel, test: WorldDataset, say: Callable[[str], None])
         assert isinstance(clips, WorldDataset)
         clips = WorldDataset(clips.world, clips.start, min(len(clips), limit or len(clips)))
         features = pooled_features(loaded.model, clips, inputs)
-        parts[split] = (features, kind_labels(clips))
+        parts[split] = (features, multi_hot(label_names(clips), KINDS))
     return Measured(embeddings, retrieve(embeddings), _probes(parts))
 
 
@@ -91,19 +95,6 @@ def _probes(parts: dict[str, tuple[dict[Modality, Tensor], Tensor]]) -> dict[str
         "visual": of(lambda f: f[Modality.VISUAL]),
         "audiovisual": of(lambda f: torch.cat([f[m] for m in Modality], dim=1)),
     }
-
-
-def kind_labels(clips: WorldDataset) -> Tensor:
-    """Which kinds sound in each clip, (N, kinds)."""
-    labels = torch.zeros(len(clips), len(KINDS))
-    for i in range(len(clips)):
-        labels[i, [KINDS.index(kind) for kind in clips.scene(i).labels]] = 1
-    return labels
-
-
-def chance(k: int, pool: int) -> float:
-    """R@k of guessing, per cent."""
-    return 100 * min(1.0, k / pool)
 
 
 def results_record(loaded: LoadedModel, measured: Measured, out: Path, seconds: float) -> dict[str, Any]:
@@ -149,9 +140,9 @@ def write_report(
         "Each row: a held-out sound, its own picture, then the best pictures of all held-out scenes. Green is its own.",
         note=True,
     )
-    for query in _example_queries(len(test)):
-        page.add(_example(query, loaded, test, measured.embeddings))
-    page.heading("Retrieval among held-out scenes").figure(_retrieval_figure(measured.retrieval))
+    shown, sides = exhibits(test, loaded.config), Sides(measured.embeddings.audio, measured.embeddings.visual)
+    page.add(*(sound_row(shown, sides, query) for query in evenly_spaced(len(test))))
+    page.heading("Retrieval among held-out scenes").figure(against_chance(measured.retrieval.record()))
     page.heading("Training").figure(_training_figure(out), "Losses and validation as training went on.")
     page.heading("Similarity of every sound with every picture")
     page.figure(
@@ -167,50 +158,6 @@ def write_report(
     facts = {**{k: results[k] for k in ("steps", "seconds_of_training", "seed", "checkpoint")}, **results["provenance"]}
     page.add(table(["fact", "value"], [[k, str(v)] for k, v in facts.items()]))
     page.write(out / REPORT)
-
-
-def _example_queries(count: int) -> list[int]:
-    """Evenly spaced, so that nobody can have picked them."""
-    return [i * count // EXAMPLES for i in range(min(EXAMPLES, count))]
-
-
-def _example(query: int, loaded: LoadedModel, test: WorldDataset, embeddings: Embeddings) -> str:
-    a, v = F.normalize(embeddings.audio, dim=1), F.normalize(embeddings.visual, dim=1)
-    similarity = a[query] @ v.T
-    best = similarity.topk(min(SHOWN, len(test))).indices.tolist()
-    sound = test.sample(query, 0).waveform
-    figure = new_figure(1.9, 1.1)
-    energies = build_filter_bank(loaded.config.audio)(sound[None])[0].numpy()
-    spectrogram_row([figure.add_subplot()], [energies], (float(energies.min()), float(energies.max())))
-    rank = 1 + int((similarity > similarity[query]).sum())
-    own = image(_picture(test, query), f"its own, rank {rank}", hit=True, pixel=True)
-    cells = [player(sound.numpy(), test.world.sample_rate), image(png(figure, 70), "its spectrogram"), own]
-    cells += [
-        image(_picture(test, i), f"{n + 1}. {similarity[i]:.2f}", hit=i == query, pixel=True)
-        for n, i in enumerate(best)
-    ]
-    return row(cells)
-
-
-def _picture(test: WorldDataset, index: int) -> bytes:
-    middle = test.sample(index, test.frames // 2).frame
-    return picture_png(middle.permute(1, 2, 0).numpy(), scale=2)
-
-
-def _retrieval_figure(result: RetrievalResult) -> bytes:
-    figure = new_figure(6.5, 3)
-    pool = result.audio_to_video.pool
-    bars(
-        figure.add_subplot(),
-        ["R@1", "R@5", "R@10"],
-        {
-            "sound to picture": [getattr(result.audio_to_video, k) for k in ("r1", "r5", "r10")],
-            "picture to sound": [getattr(result.video_to_audio, k) for k in ("r1", "r5", "r10")],
-            "chance": [chance(k, pool) for k in (1, 5, 10)],
-        },
-        "per cent of queries",
-    )
-    return png(figure)
 
 
 def _training_figure(out: Path) -> bytes:

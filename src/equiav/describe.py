@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from equiav.build import encoder_size
 from equiav.checkpoint import Checkpoint
+from equiav.config import ClassifierConfig
 from equiav.inference import BANK
+
+NAMED = 5  # classes
 
 
 def describe(checkpoint: Checkpoint, path: Path) -> str:
@@ -23,14 +27,24 @@ def describe(checkpoint: Checkpoint, path: Path) -> str:
         f"  encoders    width {size.width}, depth {size.depth}, {size.heads} heads; {count / 1e6:.2f} M parameters",
         f"  sound       {audio.frames} x {audio.bins} log-mel at {audio.sample_rate} Hz, patches of {audio.patch}",
         f"  picture     {visual.size} x {visual.size}, patches of {visual.patch}",
-        f"  predictor   {config.model.predictor.kind}; vectors in the {config.augment.layout} layout",
     ]
     if config.classifier:
-        lines.append(f"  classifier  {config.classifier.mode}, {config.classifier.classes} classes")
+        lines += _classifier_lines(config.classifier, meta)
     else:
+        lines.append(f"  predictor   {config.model.predictor.kind}; vectors in the {config.augment.layout} layout")
         lines.append(
             f"  objective   intra {objective.intra}, inter {objective.inter}, S = {objective.representations}, "
             f"tau = {objective.temperature}, {objective.strategy}"
         )
     lines.append(f"  written by  equiav {meta.get('equiav')}, torch {meta.get('torch')}")
     return "\n".join(lines)
+
+
+def _classifier_lines(cfg: ClassifierConfig, meta: dict[str, Any]) -> list[str]:
+    names = meta.get("classes", [])
+    shown = f": {', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}" if names else ""
+    lines = [f"  classifier  {cfg.mode}, {cfg.classes} classes{shown}"]
+    if best := meta.get("best"):
+        values = ", ".join(f"{k} {v:.1f} %" for k, v in best["validation"].items() if k in ("mAP", "accuracy") and v)
+        lines.append(f"  validation  {values} at step {best['step']}")
+    return lines

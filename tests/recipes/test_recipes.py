@@ -13,7 +13,7 @@ from equiav.training.trainer import Trainer
 from equiav.types import Modality
 
 ROOT = Path(__file__).parents[2]
-RECIPES = sorted((ROOT / "configs").rglob("*.yaml"))
+RECIPES = sorted(p for p in (ROOT / "configs").rglob("*.yaml") if p.parent.name != "ablation")  # tables, not recipes
 RECORDED = Path(__file__).parent / "smoke_losses.json"
 
 

@@ -16,7 +16,8 @@ from equiav.progress import duration
 from equiav.training import trainer as trainer_module
 from equiav.training.log import cut_log, effective_rank, uniformity
 from equiav.training.objectives import draw_step
-from equiav.training.trainer import Trainer, autocast_type
+from equiav.training.run import autocast_type
+from equiav.training.trainer import Trainer
 from tests.training.small import small_config
 
 

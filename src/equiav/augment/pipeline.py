@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -60,6 +60,21 @@ class PipelineDraw(Mapping[str, Draw]):
         """The draws of samples `start` up to `stop`: what one rank or micro-batch takes of the global batch."""
         return PipelineDraw({name: draw.rows(start, stop) for name, draw in self.parts.items()})
 
+    def with_part(self, name: str, draw: Draw) -> PipelineDraw:
+        """The same draws but for one part."""
+        return PipelineDraw({**self.parts, name: draw})
+
+
+def neutral(part: Augmentation, batch: int) -> Draw:
+    """Draws that change nothing: the default of a part that can be off; the whole box of a crop that never is."""
+    if isinstance(part, RandomResizedCrop) and part.p == 1:
+        return Draw(torch.ones(batch, dtype=torch.bool), torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(batch, 1))
+    return _with_chance(part, 0.0).sample(batch, torch.Generator())  # off: nothing of what is drawn remains
+
+
+def _with_chance(part: Augmentation, p: float) -> Augmentation:
+    return cast(Augmentation, replace(cast(Any, part), p=p))
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -82,6 +97,19 @@ class Pipeline:
     def sample(self, batch: int, rng: torch.Generator) -> PipelineDraw:
         """Draws every part for `batch` samples; each part has its own coin."""
         return PipelineDraw({name: part.sample(batch, rng) for name, part in self.parts.items()})
+
+    def redraw(self, draws: PipelineDraw, name: str, rng: torch.Generator) -> PipelineDraw:
+        """The same draws but for one part, which is drawn anew."""
+        return draws.with_part(name, self.parts[name].sample(draws.batch, rng))
+
+    def leave_out(self, draws: PipelineDraw, name: str) -> PipelineDraw:
+        """The same draws but for one part, which does nothing."""
+        return draws.with_part(name, neutral(self.parts[name], draws.batch))
+
+    def alone(self, name: str, batch: int, rng: torch.Generator) -> PipelineDraw:
+        """Draws in which one part is on for every sample and the others do nothing."""
+        still = PipelineDraw({other: neutral(part, batch) for other, part in self.parts.items()})
+        return still.with_part(name, _with_chance(self.parts[name], 1.0).sample(batch, rng))
 
     def encode(self, draws: PipelineDraw) -> Float[Tensor, "batch d_t"]:
         """The vectors t of the draws."""

@@ -6,12 +6,14 @@ import os
 import sys
 
 # Commands register themselves where they are defined, in the order in which `--help` lists them.
-from equiav.cli import train  # isort: skip
-from equiav.cli import data, models, evaluate  # isort: skip
+from equiav.cli import train, finetune  # isort: skip
+from equiav.cli import data, models, localise, evaluate, equivariance  # isort: skip
+from equiav.cli import ablate  # isort: skip
+from equiav.cli import search, serve  # isort: skip
 from equiav.cli.app import app
 from equiav.errors import EquiAVError
 
-__all__ = ["app", "data", "evaluate", "main", "models", "train"]
+__all__ = ["ablate", "app", "data", "equivariance", "evaluate", "finetune", "localise", "main", "models", "search", "serve", "train"]
 
 
 def main() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
-from equiav.cli.app import evaluate
-from equiav.errors import EquiAVError
+from equiav.cli.app import end_line, evaluate, say, split_name
 
 
 @evaluate.command()
@@ -43,38 +42,58 @@ def retrieval(
     all_frames: Annotated[
         bool, typer.Option("--all-frames", help="The mean of all frames, not the middle one.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Also write the figures as JSON.")] = None,
+    banks: Annotated[
+        int, typer.Option(min=0, help="Further banks of augmentation vectors, to state the spread over them.")
+    ] = 5,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results and report (default: evaluation/retrieval of the model).")
+    ] = None,
 ) -> None:
     """Find the picture of a sound and the sound of a picture: R@1, R@5, R@10, or precision where only classes pair."""
-    from equiav.build import build_inputs
     from equiav.build_data import build_clips, listed_clips, with_data
-    from equiav.evaluation.benchmark import retrieval_record
+    from equiav.evaluation.benchmark import evaluate_retrieval, retrieval_lines, run_record
+    from equiav.evaluation.output import evaluation_folder, write_evaluation
+    from equiav.evaluation.retrieval_report import retrieval_page
     from equiav.inference import load_model
-    from equiav.provenance import provenance, write_json
 
-    if split not in ("train", "validation", "test"):
-        raise EquiAVError(f"--split {split}: choose train, validation or test")
+    part = split_name(split)
     loaded = load_model(model)
     config = with_data(loaded.config, data)
-    clips = build_clips(config, cast(Any, split))
+    clips = build_clips(config, part)
     if listed:
         clips, line = listed_clips(clips, listed)
         print(line, file=sys.stderr)
-    record = retrieval_record(
-        loaded.model, clips, build_inputs(config.audio), loaded.banks, config.objective.representation,
-        all_frames=all_frames,
-    )  # fmt: skip
-    for way, values in record.items():
-        print(
-            f"{way}: "
-            + ", ".join(
-                f"{k} {v:.1f}" if k not in ("pool", "queries", "gallery") else f"{k} {v}" for k, v in values.items()
-            )
-        )
-    if out:
-        facts = {"split": split, "frames": "all" if all_frames else "middle", "bank_seed": config.bank.seed}
-        write_json(
-            out,
-            {"task": "retrieval", **facts, "retrieval": record, "checkpoint": loaded.meta, "provenance": provenance()},
-        )
-        print(f"Written: {out}")
+    run = evaluate_retrieval(loaded, config, clips, banks=banks, all_frames=all_frames, say=say)
+    end_line()
+    print("\n".join(retrieval_lines(run)))
+    record = {"task": "retrieval", "split": part, "frames": "all" if all_frames else "middle", **run_record(run)}
+    record |= {"bank_seed": config.bank.seed, "bank_size": config.bank.size, "checkpoint": loaded.meta}
+    page = retrieval_page(clips, config, run)
+    print(f"Report: {write_evaluation(out or evaluation_folder(model, 'retrieval'), record, page)}")
+
+
+@evaluate.command()
+def probe(
+    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    data: Annotated[Path | None, typer.Option(help="Other data than the model was trained on.")] = None,
+    limit: Annotated[
+        int, typer.Option(min=0, help="Labelled clips of each split, evenly spaced; 0 takes all of them.")
+    ] = 5000,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results and report (default: evaluation/probe of the model).")
+    ] = None,
+) -> None:
+    """What the frozen encoders know: a linear classifier and nearest neighbours on labelled data, mAP and accuracy."""
+    from equiav.build_data import with_data
+    from equiav.evaluation.output import evaluation_folder, write_evaluation
+    from equiav.evaluation.probe_report import evaluate_probe, probe_lines, probe_page, probe_record
+    from equiav.inference import load_model
+
+    loaded = load_model(model)
+    config = with_data(loaded.config, data)
+    run = evaluate_probe(loaded, config, limit=limit or None, say=say)
+    end_line()
+    print("\n".join(probe_lines(run)))
+    record = {"task": "probe", "limit": limit, **probe_record(run), "checkpoint": loaded.meta}
+    folder = out or evaluation_folder(model, "probe")
+    print(f"Report: {write_evaluation(folder, record, probe_page(config, run))}")

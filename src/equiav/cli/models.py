@@ -1,4 +1,4 @@
-"""Commands about checkpoints: what one is, and converting foreign weights."""
+"""Commands about checkpoints: what one is, converting foreign weights, giving a model away."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from equiav.cli.app import app
+from equiav.cli.app import app, end_line, say
 from equiav.errors import EquiAVError
 
 
@@ -39,6 +39,26 @@ def convert(
     from equiav import convert as conversion
 
     print(conversion.convert(source, out, mode=_mode(mode), heads=heads, seed=seed))
+
+
+@app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write.")],
+    onnx: Annotated[bool, typer.Option(help="Also write both towers as ONNX (pip install equiav[onnx]).")] = True,
+    licence: Annotated[str, typer.Option("--license", help="What the card's header says.")] = "apache-2.0",
+) -> None:
+    """Write a model to give away: weights, recipe, a model card, and both towers as ONNX, checked against the model.
+
+    The folder is what `load_model` opens and what model hubs expect.
+    """
+    from equiav.export.folder import export as write
+
+    graphs = write(model, out, onnx=onnx, licence=licence, say=say)
+    end_line()
+    for graph in graphs:
+        print(f"{graph.file}: within {graph.difference:.1e} of the model over {graph.compared} embeddings")
+    print(f"Written: {out}")
 
 
 def _mode(value: str | None) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -104,10 +104,12 @@ class _Rows:
     stop: int
     first_row: int
     last_row: int
+    visitors: Callable[[int], list[int]] | None = None
 
     def __iter__(self) -> Iterator[list[Request]]:
-        for requests in self.schedule.requests(self.start, self.stop):
-            yield requests[self.first_row : self.last_row]
+        for step, requests in enumerate(self.schedule.requests(self.start, self.stop), self.start):
+            others = self.visitors(step) if self.visitors else []
+            yield [*requests[self.first_row : self.last_row], *(requests[row] for row in others)]
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -121,13 +123,24 @@ def balanced_weights(labels: Sequence[Sequence[str]]) -> Tensor:
 
 
 def training_batches(
-    clips: ClipDataset, schedule: Schedule, *, start: int, stop: int, rank: int, world_size: int, workers: int
+    clips: ClipDataset,
+    schedule: Schedule,
+    *,
+    start: int,
+    stop: int,
+    rank: int,
+    world_size: int,
+    workers: int,
+    visitors: Callable[[int], list[int]] | None = None,
 ) -> DataLoader[Sample]:
-    """The batches of steps `start` up to `stop` for one process: its rows of each global batch."""
+    """The batches of steps `start` up to `stop` for one process: its rows of each global batch.
+
+    `visitors` names rows of other processes that a step needs as well (mixup); they stand behind its own.
+    """
     if schedule.batch % world_size:
         raise DataError(f"a batch of {schedule.batch} cannot be shared by {world_size} processes; make it a multiple")
     share = schedule.batch // world_size
-    rows = _Rows(schedule, start, stop, rank * share, (rank + 1) * share)
+    rows = _Rows(schedule, start, stop, rank * share, (rank + 1) * share, visitors)
     return _loader(clips, rows, workers)
 
 

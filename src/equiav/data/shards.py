@@ -71,20 +71,21 @@ def tar_member(name: str, content: bytes) -> bytes:
 
 
 class ShardDataset:
-    """The clips of one split of a prepared folder, by number; safe to share with worker processes.
+    """The clips of one split of a prepared folder (None: of all), by number; safe to share with worker processes.
 
     Pictures are stored whole and given as squares of `size` pixels: scaled so that the short side fits, then the
     middle. Damage is an error that names the shard and the clip.
     """
 
-    def __init__(self, folder: Path, split: Split, *, size: int = 224) -> None:
+    def __init__(self, folder: Path, split: Split | None, *, size: int = 224) -> None:
         self.folder, self.split, self.size = folder, split, size
         self.meta = read_meta(folder)
         self.index = Index(folder)
-        self.rows = np.flatnonzero(self.index.split == SPLITS.index(split))
+        wanted = SPLITS if split is None else (split,)
+        self.rows = np.flatnonzero(np.isin(self.index.split, [SPLITS.index(s) for s in wanted]))
         self._files: OrderedDict[int, int] = OrderedDict()
         if not len(self.rows):
-            raise DataError(f"{folder} holds no clips for {split}; its splits are {self.meta.get('splits')}")
+            raise DataError(f"{folder} holds no clips for {split or 'any use'}; its splits are {self.meta.get('splits')}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the index and opens the shards by itself.
@@ -213,5 +214,5 @@ class ShardDataset:
         return DataError(f"{shard}: clip {self.name(index)} is damaged: {reason}; prepare the folder again")
 
 
-def _reopened(folder: Path, split: Split, size: int) -> ShardDataset:
+def _reopened(folder: Path, split: Split | None, size: int) -> ShardDataset:
     return ShardDataset(folder, split, size=size)

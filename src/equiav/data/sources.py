@@ -24,25 +24,35 @@ SUFFIXES = frozenset(_MEDIA.split())
 COLUMNS = frozenset({"path", "name", "label", "labels", "split", "group", "start", "seconds", "fold", "boxes"})
 
 
-def find_sources(path: Path) -> list[Source]:
+def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> list[Source]:
     """The media of a folder (searched in depth), or those named by a .txt, .csv or .jsonl file; sorted by name.
 
     Paths in a list are relative to it. A table has a column `path` and may have label or labels (separated by ";"),
     name, split, group, start, seconds, fold; names default to the path as written.
     """
     if path.is_dir():
-        sources = list(_in_folder(path))
+        sources = list(_in_folder(path, suffixes))
     elif not path.is_file():
         raise DataError(f"{path}: no such folder or list of media")
     elif path.suffix.lower() in (".txt", ".csv", ".jsonl"):
         sources = [_source(row, path, number) for number, row in _rows(path)]
-    elif path.suffix.lower() in SUFFIXES:
+    elif path.suffix.lower() in suffixes:
         sources = [Source(name=_text(path.name), path=path)]
     else:
         raise DataError(f"{path}: give a folder of media, or a list as .txt, .csv or .jsonl")
     if not sources:
-        raise DataError(f"{path} names no media; suffixes looked for are {' '.join(sorted(SUFFIXES))}")
+        raise DataError(f"{path} names no media; suffixes looked for are {' '.join(sorted(suffixes))}")
     return ordered(sources)
+
+
+def further_columns(path: Path) -> dict[str, dict[str, Any]]:
+    """What a table says beyond the columns that `prepare` uses, by the name of the source; nothing for folders."""
+    if path.is_dir() or path.suffix.lower() not in (".csv", ".jsonl"):
+        return {}
+    return {
+        _source(row, path, number).name: {key: value for key, value in row.items() if key not in COLUMNS}
+        for number, row in _rows(path)
+    }
 
 
 def ordered(sources: Iterable[Source]) -> list[Source]:
@@ -59,10 +69,10 @@ def _text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _in_folder(folder: Path) -> Iterator[Source]:
+def _in_folder(folder: Path, suffixes: frozenset[str]) -> Iterator[Source]:
     for path in folder.rglob("*"):
         # Pipes and devices would block for ever: only files are media.
-        if path.suffix.lower() in SUFFIXES and path.is_file():
+        if path.suffix.lower() in suffixes and path.is_file():
             yield Source(name=_text(path.relative_to(folder).as_posix()), path=path)
 
 
@@ -74,7 +84,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 if "path" not in (table.fieldnames or ()):
                     raise DataError(f"{path} has no column called path; it has {', '.join(table.fieldnames or ())}")
                 for row in table:
-                    yield table.line_num, {k: v for k, v in row.items() if k in COLUMNS and v}
+                    yield table.line_num, {k: v for k, v in row.items() if k and v}
                 return
             for number, line in enumerate(file, start=1):
                 if not line.strip():

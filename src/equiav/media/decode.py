@@ -220,13 +220,13 @@ def decode(path: Path, *, sample_rate: int = SAMPLE_RATE, frames: int = FRAMES, 
     if info.picture is not None:
         cut = Cut(0.0, min(seconds, info.picture[1]))
         excerpt = next(read_clips(path, [cut], info, frames=frames, sound=False))
-        pictures, times = _stacked(excerpt.pictures), excerpt.times
+        pictures, times = stacked(excerpt.pictures), excerpt.times
     if waveform is None and pictures is None:
         raise MediaError(path, "holds neither sound nor picture that can be decoded")
     return Clip(path.stem, waveform, sample_rate, pictures, times)
 
 
-def _stacked(pictures: Sequence[NDArray[np.uint8]]) -> UInt8[Tensor, "k 3 h w"]:
+def stacked(pictures: Sequence[NDArray[np.uint8]]) -> UInt8[Tensor, "k 3 h w"]:
     """Pictures as one tensor; those whose size changed on the way are left at the size of the first by cutting."""
     height, width = min(p.shape[0] for p in pictures), min(p.shape[1] for p in pictures)
     stack = np.stack([p[:height, :width] for p in pictures])

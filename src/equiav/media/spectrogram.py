@@ -78,10 +78,11 @@ class FilterBank:
         windows = max(1, (waveforms.shape[1] - self.window) // self.hop + 1)
         chunk = max(1, CPU_WINDOWS // windows)
         if waveforms.device.type != "cpu" or chunk >= len(waveforms):
-            return self._energies(waveforms)
-        return torch.cat([self._energies(part) for part in torch.split(waveforms, chunk)])
+            return self.energies(waveforms)
+        return torch.cat([self.energies(part) for part in torch.split(waveforms, chunk)])
 
-    def _energies(self, waveforms: Tensor) -> Tensor:
+    def energies(self, waveforms: Float[Tensor, "n samples"]) -> Float[Tensor, "n rows bins"]:
+        """Log-mel energies of every whole window; neither the mean nor the padding of the sound is seen to."""
         windows = waveforms.unfold(1, self.window, self.hop)
         windows = windows - windows.mean(dim=2, keepdim=True)
         # Pre-emphasis inside each window; its first sample precedes itself.

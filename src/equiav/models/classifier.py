@@ -42,17 +42,24 @@ class Classifier(nn.Module):
         widths = [projected_width if m.value in self.projections else encoders[m].width for m in self.modalities]
         self.head = nn.Linear(sum(widths), classes)
 
-    def features(self, inputs: dict[Modality, Tensor]) -> Float[Tensor, "batch width"]:
-        """Pooled tokens of each modality, side by side. Spectrograms are (B, 1, T, F), pictures (B, 3, H, W)."""
+    def features(
+        self, inputs: dict[Modality, Tensor], kept: dict[Modality, Tensor] | None = None
+    ) -> Float[Tensor, "batch width"]:
+        """Pooled tokens of each modality, side by side. Spectrograms are (B, 1, T, F), pictures (B, 3, H, W).
+
+        `kept` are drop path's weights, for training.
+        """
         parts = []
         for m in self.modalities:
             if m not in inputs:
                 raise ShapeError(f"this classifier needs {m.value} input")
             x = inputs[m].transpose(2, 3) if m is Modality.AUDIO else inputs[m]
-            pooled = mean_pool(self.encoders[m.value](x))
+            pooled = mean_pool(self.encoders[m.value](x, (kept or {}).get(m)))
             parts.append(self.projections[m.value](pooled) if m.value in self.projections else pooled)
         return torch.cat(parts, dim=-1)
 
-    def forward(self, inputs: dict[Modality, Tensor]) -> Float[Tensor, "batch classes"]:
+    def forward(
+        self, inputs: dict[Modality, Tensor], kept: dict[Modality, Tensor] | None = None
+    ) -> Float[Tensor, "batch classes"]:
         """Logits."""
-        return self.head(self.features(inputs))  # type: ignore[no-any-return]
+        return self.head(self.features(inputs, kept))  # type: ignore[no-any-return]

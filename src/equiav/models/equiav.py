@@ -68,7 +68,10 @@ class Branch(nn.Module):
 
     def embed(self, x: Tensor, bank: Float[Tensor, "S d_t"], representation: Representation) -> Tensor:
         """The embedding used after training: of the kind that was contrasted in it, on a fixed bank of vectors."""
-        h = self.encode(x)
+        return self.embed_tokens(self.encode(x), bank, representation)
+
+    def embed_tokens(self, h: Tokens, bank: Float[Tensor, "S d_t"], representation: Representation) -> Tensor:
+        """The same from tokens, which several banks may share."""
         return self.inter_centroid(h, bank[None]) if representation == "centroid" else self.inter_pooled(h)
 
 

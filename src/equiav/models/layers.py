@@ -53,10 +53,25 @@ class Block(nn.Module):
         self.norm2 = nn.LayerNorm(width, eps=eps)
         self.mlp = Mlp(width, round(width * mlp_ratio))
 
-    def forward(self, x: Tokens) -> Tokens:
-        """Attention, then MLP, each added to its input."""
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+    def forward(self, x: Tokens, kept: Float[Tensor, "batch 2"] | None = None) -> Tokens:
+        """Attention, then MLP, each added to its input; `kept` weighs what is added (0: that sample skips it)."""
+        if kept is None:
+            x = x + self.attn(self.norm1(x))
+            return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+        attention, mlp = kept[:, :, None, None].to(x.dtype).unbind(dim=1)
+        x = x + attention * self.attn(self.norm1(x))
+        return x + mlp * self.mlp(self.norm2(x))  # type: ignore[no-any-return]
+
+
+def draw_path(batch: int, depth: int, p: float, rng: torch.Generator) -> Float[Tensor, "batch depth 2"] | None:
+    """Drop path: weights of every block's two parts, 0 or 1 / (1 - p_l); p_l rises linearly to `p` at the last block.
+
+    None where nothing is ever dropped, which costs nothing.
+    """
+    if p == 0:
+        return None
+    chance = torch.linspace(0, p, depth)[:, None]
+    return (torch.rand(batch, depth, 2, generator=rng) >= chance) / (1 - chance)
 
 
 def initialise(module: nn.Module, rng: torch.Generator) -> None:

@@ -71,16 +71,16 @@ class AttentionPredictor(nn.Module):
 
     def forward(self, h: Tokens, t: Vectors) -> Predicted:
         """h_hat = u(h, t) for each of the S vectors."""
-        check_vectors(t, len(h), self.d_t)
-        q, k, v = self.query(t).expand(len(h), -1, -1, -1), self._split(self.to_k(h)), self._split(self.to_v(h))
+        check_vectors(t, h.shape[0], self.d_t)
+        q, k, v = self.query(t).expand(h.shape[0], -1, -1, -1), self._split(self.to_k(h)), self._split(self.to_v(h))
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # Eq. (5)
         x = self.to_out(mixed) + h.mean(dim=1, keepdim=True)  # MHA(f_t(t), h, h) + MeanPool(h), Eq. (4)
         return x + self.mlp(self.norm(x))  # type: ignore[no-any-return]  # FFN with norm and residual
 
     def attention(self, h: Tokens, t: Vectors) -> Float[Tensor, "batch heads S tokens"]:
         """The weights with which each vector looks at the tokens: for pictures, not for training."""
-        check_vectors(t, len(h), self.d_t)
-        q, k = self.query(t).expand(len(h), -1, -1, -1), self._split(self.to_k(h))
+        check_vectors(t, h.shape[0], self.d_t)
+        q, k = self.query(t).expand(h.shape[0], -1, -1, -1), self._split(self.to_k(h))
         return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1)
 
 
@@ -94,9 +94,9 @@ class LinearPredictor(nn.Module):
 
     def forward(self, h: Tokens, t: Vectors) -> Predicted:
         """h_hat = W [mean h; t] + b."""
-        check_vectors(t, len(h), self.d_t)
+        check_vectors(t, h.shape[0], self.d_t)
         pooled = h.mean(dim=1, keepdim=True).expand(-1, t.shape[1], -1)
-        return self.linear(torch.cat([pooled, t.expand(len(h), -1, -1)], dim=-1))  # type: ignore[no-any-return]
+        return self.linear(torch.cat([pooled, t.expand(h.shape[0], -1, -1)], dim=-1))  # type: ignore[no-any-return]
 
 
 class HypernetworkPredictor(nn.Module):
@@ -114,7 +114,7 @@ class HypernetworkPredictor(nn.Module):
 
     def forward(self, h: Tokens, t: Vectors) -> Predicted:
         """h_hat = W(t) mean h."""
-        check_vectors(t, len(h), self.d_t)
-        mapped = self.maps(h.mean(dim=1)).view(len(h), self.bases + 1, -1)  # (B, 1 + bases, width)
-        c = self.coefficients(t).expand(len(h), -1, -1)  # (B, S, bases)
+        check_vectors(t, h.shape[0], self.d_t)
+        mapped = self.maps(h.mean(dim=1)).view(h.shape[0], self.bases + 1, -1)  # (B, 1 + bases, width)
+        c = self.coefficients(t).expand(h.shape[0], -1, -1)  # (B, S, bases)
         return mapped[:, :1] + c @ mapped[:, 1:]  # type: ignore[no-any-return]

@@ -102,19 +102,19 @@ class ViT(nn.Module):
             return self.pos_embed
         return sincos_positions(self.width, *grid).to(self.pos_embed)
 
-    def trunk(self, x: Float[Tensor, "b c h w"]) -> Tokens:
-        """Everything before the final norm."""
+    def trunk(self, x: Float[Tensor, "b c h w"], kept: Float[Tensor, "b depth 2"] | None = None) -> Tokens:
+        """Everything before the final norm; `kept` are drop path's weights, as drawn by `draw_path`."""
         if x.ndim != 4 or x.shape[1] != self.channels:
             raise ShapeError(f"the encoder wants (batch, {self.channels}, height, width), got {tuple(x.shape)}")
         positions = self._positions(x)  # first: it refuses sizes that the patch does not divide
         h = self.patch_embed(x) + positions
-        for block in self.blocks:
-            h = block(h)
+        for number, block in enumerate(self.blocks):
+            h = block(h) if kept is None else block(h, kept[:, number])
         return h  # type: ignore[no-any-return]
 
-    def forward(self, x: Float[Tensor, "b c h w"]) -> Tokens:
+    def forward(self, x: Float[Tensor, "b c h w"], kept: Float[Tensor, "b depth 2"] | None = None) -> Tokens:
         """Tokens h = f(x), Eq. (3)."""
-        return self.norm(self.trunk(x))  # type: ignore[no-any-return]
+        return self.norm(self.trunk(x, kept))  # type: ignore[no-any-return]
 
     def views(self, x: Float[Tensor, "b c h w"], x_aug: Float[Tensor, "b c h w"]) -> tuple[Tokens, Tokens]:
         """h = f(x) and h' = f(x'), Eq. (3), both views in one pass."""

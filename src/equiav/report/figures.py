@@ -79,13 +79,13 @@ def curves(axis: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[floa
     axis.legend(frameon=False, fontsize=8)
 
 
-def bars(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[float]], y: str) -> None:
+def bars(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[float]], y: str, *, digits: int = 1) -> None:
     """Grouped bars with their values written on them."""
     width = 0.8 / len(series)
     places = np.arange(len(groups))
     for i, (name, values) in enumerate(series.items()):
         drawn = axis.bar(places + (i - (len(series) - 1) / 2) * width, values, width * 0.92, label=name)
-        axis.bar_label(drawn, fmt="%.1f", fontsize=7, padding=1)
+        axis.bar_label(drawn, fmt=f"%.{digits}f", fontsize=7, padding=1)
     axis.set_xticks(places, groups)
     axis.set_ylabel(y)
     axis.grid(axis="y", alpha=0.25)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from equiav.config import Config
 from equiav.distributed import broadcast_flag, everyone, gather
 from equiav.errors import CheckpointError, ConfigError, TrainingError
 from equiav.training.log import effective_rank, uniformity
 from equiav.training.objectives import Projections
-from equiav.types import Batch, LossTerms
 
 CLIPS_NAMED = 8
 
@@ -56,13 +56,16 @@ def refuse_impossible(config: Config) -> None:
         raise ConfigError("model.encoder.norm_augmented: only intra equivariant has an augmented view of its own")
 
 
-def refuse_nan(terms: LossTerms, norm: float, z: Projections, batch: Batch, step: int) -> None:
-    """Stops a run whose loss or gradient is not a number, naming the step and the clips it came from."""
-    if broadcast_flag(not (math.isfinite(float(terms.total)) and math.isfinite(norm))):
-        rows = torch.stack([~x.isfinite().all(dim=1) for x in z.tensors()]).any(dim=0).tolist()
-        bad = everyone([name for name, is_bad in zip(batch.names, rows, strict=True) if is_bad])
-        bad = bad or everyone(list(batch.names))
+def refuse_nan(loss: Tensor, norm: float, outputs: list[Tensor], names: tuple[str, ...], step: int) -> None:
+    """Stops a run whose loss or gradient is not a number, naming the step and the clips it came from.
+
+    `outputs` have a row for each of the `names`.
+    """
+    if broadcast_flag(not (math.isfinite(float(loss)) and math.isfinite(norm))):
+        rows = torch.stack([~x.isfinite().all(dim=1) for x in outputs]).any(dim=0).tolist()
+        bad = everyone([name for name, is_bad in zip(names, rows, strict=True) if is_bad])
+        bad = bad or everyone(list(names))
         more = f" and {len(bad) - CLIPS_NAMED} more" if len(bad) > CLIPS_NAMED else ""
         shown = ", ".join(bad[:CLIPS_NAMED])
-        what = "gradient" if math.isfinite(float(terms.total)) else "loss"
+        what = "gradient" if math.isfinite(float(loss)) else "loss"
         raise TrainingError(f"the {what} is not a number at step {step}; clips: {shown}{more}; nothing of it was saved")

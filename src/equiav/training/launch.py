@@ -16,11 +16,16 @@ KEPT = 3  # last lines of a run that failed without a reason
 def train_on_cores(
     recipe: Path, overrides: tuple[str, ...], out: Path, *, processes: int, say: Callable[[str], None]
 ) -> None:
-    """Runs `equiav pretrain` under torchrun with one thread per process, passing its progress lines on."""
+    """Runs `equiav pretrain` on several processes."""
+    run_on_cores(["pretrain", str(recipe), *overrides, "--out", str(out)], processes=processes, say=say)
+
+
+def run_on_cores(arguments: list[str], *, processes: int, say: Callable[[str], None]) -> None:
+    """Runs an `equiav` command under torchrun, one thread per process, passing its progress lines on."""
     launcher = [sys.executable]
     if processes > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    command = [*launcher, "-m", "equiav.cli", "pretrain", str(recipe), *overrides, "--out", str(out)]
+    command = [*launcher, "-m", "equiav.cli", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     last: list[str] = []
     reason = ""  # torchrun prints a long summary behind it

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -15,11 +19,44 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def adamw(model: nn.Module, *, rate: float, weight_decay: float, betas: tuple[float, float]) -> torch.optim.AdamW:
-    """AdamW over everything trainable; fused where the build has it."""
-    parameters = list(trainable(model).values())
-    fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay, betas=betas, fused=fused)
+def adamw(
+    model: nn.Module,
+    *,
+    rate: float,
+    weight_decay: float,
+    betas: tuple[float, float],
+    scales: Mapping[str, float] | None = None,
+) -> torch.optim.AdamW:
+    """AdamW over everything trainable; fused where the build has it. `scales` multiply the rate, by parameter name."""
+    groups: dict[float, dict[str, Any]] = {}
+    for name, parameter in trainable(model).items():
+        scale = (scales or {}).get(name, 1.0)
+        groups.setdefault(scale, {"params": [], "scale": scale})["params"].append(parameter)
+    fused = all(p.device.type in ("cpu", "cuda") for p in trainable(model).values())
+    return torch.optim.AdamW(list(groups.values()), lr=rate, weight_decay=weight_decay, betas=betas, fused=fused)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """The rate of a step, each group's by its own scale."""
+    for group in optimiser.param_groups:
+        group["lr"] = rate * group["scale"]
+
+
+def layer_scales(model: nn.Module, depth: int, *, decay: float, head: float) -> dict[str, float]:
+    """Rates of a classifier's parts, by parameter name: `head` for what is new, `decay` once more per layer below it.
+
+    Final norm 1 (it belongs to the last block's output), block l of L decay^(L - l), patches decay^(L + 1).
+    """
+    scales = {}
+    for name in trainable(model):
+        block = re.search(r"encoders\.\w+\.blocks\.(\d+)\.", name)
+        if block:
+            scales[name] = decay ** (depth - int(block[1]))
+        elif ".patch_embed." in name:
+            scales[name] = decay ** (depth + 1)
+        else:
+            scales[name] = 1.0 if re.search(r"encoders\.\w+\.norm", name) else head
+    return scales
 
 
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.AdamW) -> dict[str, Tensor]:

@@ -24,9 +24,7 @@ class Step:
     autocast: torch.dtype | None
 
     def _arithmetic(self, batch: Batch) -> AbstractContextManager[object]:
-        if self.autocast is None:
-            return nullcontext()
-        return torch.autocast(batch.waveforms.device.type, dtype=self.autocast)
+        return arithmetic(self.autocast, batch.waveforms.device)
 
     def __call__(self, batch: Batch, draws: StepDraws, weights: LossWeights) -> tuple[LossTerms, Projections]:
         """Leaves the gradient of the weighted sum in the parameters; returns terms and embeddings, detached."""
@@ -57,18 +55,24 @@ class Step:
         gradients = torch.autograd.grad(terms.total, leaves)
         for portion in portions:
             last = portion == portions[-1]
-            with self._synchronised(last):
+            with synchronised(self.module, last):
                 with self._arithmetic(batch):
                     z = _float(self.module(batch.rows(*portion), draws.rows(*portion)))
                 parts = zip(z.tensors(), gradients, strict=True)
                 torch.stack([(x * g[slice(*portion)]).sum() for x, g in parts]).sum().backward()  # type: ignore[no-untyped-call]
         return _detached(terms), whole.like([x.detach() for x in leaves])
 
-    def _synchronised(self, last: bool) -> AbstractContextManager[object]:
-        """Ranks exchange gradients once per step, with the last portion."""
-        if isinstance(self.module, DistributedDataParallel) and not last:
-            return self.module.no_sync()
-        return nullcontext()
+
+def arithmetic(autocast: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:
+    """The precision networks compute in."""
+    return nullcontext() if autocast is None else torch.autocast(device.type, dtype=autocast)
+
+
+def synchronised(module: nn.Module, last: bool) -> AbstractContextManager[object]:
+    """Ranks exchange gradients once per step, with the last portion."""
+    if isinstance(module, DistributedDataParallel) and not last:
+        return module.no_sync()
+    return nullcontext()
 
 
 def _float(z: Projections) -> Projections:

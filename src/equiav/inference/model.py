@@ -1,8 +1,11 @@
-"""Trained models for use: load_model; imports nothing of training."""
+"""A trained model with its recipe and its banks: loading, saving, and the digest that tells one from another."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,29 @@ class LoadedModel:
     config: Config
     banks: dict[Modality, Tensor]
     meta: dict[str, Any]
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.model.parameters()).device
+
+    @property
+    def width(self) -> int:
+        """Length of an embedding."""
+        return self.config.model.heads.inter
+
+    @cached_property
+    def digest(self) -> str:
+        """The same for models that give the same embeddings: of weights, banks, and what else decides them."""
+        config = self.config
+        facts = [config.model, config.audio, config.visual]
+        digest = hashlib.sha256(json.dumps([part.model_dump(mode="json") for part in facts]).encode())
+        digest.update(config.objective.representation.encode())
+        banks = {BANK + m.value: bank for m, bank in self.banks.items()}
+        for name, tensor in sorted({**self.model.state_dict(), **banks}.items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     @torch.inference_mode()
     def embed_spectrograms(self, spectrograms: Tensor) -> Tensor:

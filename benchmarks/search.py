@@ -1,0 +1,215 @@
+"""A million vectors of 512 in the local index: time to build, memory, latency and recall, on one core.
+
+    OMP_NUM_THREADS=1 python benchmarks/search.py [--folder /tmp/equiav-search] [--count 1000000]
+    # writes results/search.json and docs/images/search.png; about 15 minutes and 2.3 GB of disk
+
+Vectors are drawn from clusters: a unit centre plus Gaussian noise of stated length, brought back to length 1. With noise
+1.0 two members of a cluster have a cosine of about 0.5, with 1.5 of about 0.3, while strangers among a million reach
+0.2. Queries are fresh draws of the same clusters. The index is filled through the same call as `equiav index` uses, and
+searched in a fresh process with the files in the page cache; a search includes reading what is known of the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equiav.search import compressed
+from equiav.search.records import Entry
+from equiav.search.store_local import LocalStore
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "search.json"
+PICTURE = ROOT / "docs" / "images" / "search.png"
+WIDTH, PER_CLUSTER, K, SEED = 512, 100, 10, 0
+NOISES = (1.0, 1.5)
+PROBES = (1, 4, 16, 64, 256)
+CANDIDATES = (50, 100, 200, 400, 800)
+
+
+def draws(count: int, noise: float, clusters: int, purpose: int) -> NDArray[np.float32]:
+    """Members of clusters; the centres are the same whatever the purpose."""
+    centres = unit(np.random.default_rng(SEED).standard_normal((clusters, WIDTH), np.float32))
+    rng = np.random.default_rng((SEED, purpose))
+    around = rng.standard_normal((count, WIDTH), np.float32) * (noise / np.sqrt(WIDTH))
+    return unit(centres[rng.integers(clusters, size=count)] + around)
+
+
+def unit(x: NDArray[Any]) -> NDArray[np.float32]:
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def anonymous_mb() -> float:
+    """Memory of this process that no file stands behind, in 10^6 bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon"):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError("no RssAnon here")
+
+
+class Peak(threading.Thread):
+    """The most anonymous memory seen, looked at every 20 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.mb, self.done = 0.0, threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while not self.done.wait(0.02):
+            self.mb = max(self.mb, anonymous_mb())
+
+
+def build(folder: Path, count: int, noise: float, portion: int) -> dict[str, Any]:
+    LocalStore.create(folder)
+    store = LocalStore(folder, WIDTH)
+    peak, seconds, cpu = Peak(), 0.0, 0.0
+    for number, start in enumerate(range(0, count, portion)):
+        vectors = draws(min(portion, count - start), noise, count // PER_CLUSTER, number + 1)
+        entries = [
+            Entry(f"clip-{start + i:07d}", f"video-{(start + i) // 20:06d}.mp4", None, 10.0 * (i % 20),
+                  10.0 * (i % 20) + 10, visual=v, labels=(f"kind {i % 100}",))
+            for i, v in enumerate(vectors)
+        ]  # fmt: skip
+        began, began_cpu = time.perf_counter(), time.process_time()
+        store.add(entries)
+        seconds, cpu = seconds + time.perf_counter() - began, cpu + time.process_time() - began_cpu
+        print(f"noise {noise}: {start + len(vectors):,} added, {seconds:.0f} s", file=sys.stderr, flush=True)
+    peak.done.set()
+    state = store.state.compressed["visual"]
+    disk = sum(f.stat().st_size for f in folder.iterdir())
+    return {
+        "seconds": seconds, "cpu_seconds": cpu, "peak_anonymous_mb": peak.mb, "lists": compressed.lists_for(state.trained),
+        "trained_at": state.trained, "covered": state.rows, "disk_mb": disk / 1e6,
+        "compressed_mb": (folder / state.file).stat().st_size / 1e6,
+    }  # fmt: skip
+
+
+def measure(folder: Path, count: int, noise: float, queries: int) -> dict[str, Any]:
+    asked = draws(queries, noise, count // PER_CLUSTER, 10**6)
+    before = anonymous_mb()
+    store = LocalStore(folder, WIDTH)
+    default = timed(store, asked)
+    memory = {"anonymous_mb": anonymous_mb(), "before_opening_mb": before}
+    truth = exact(store, asked)
+    curve = []
+    for store.candidates in CANDIDATES:
+        for store.probes in PROBES:
+            curve.append(
+                {"candidates": store.candidates, "probes": store.probes, **figures(timed(store, asked), truth)}
+            )
+    return {**memory, "default": figures(default, truth), "curve": curve}
+
+
+Timed = tuple[list[float], list[float], list[list[str]]]
+
+
+def timed(store: LocalStore, asked: NDArray[np.float32]) -> Timed:
+    """Milliseconds by the clock and of the processor, and answers; a first pass brings files into memory."""
+    for vector in asked:
+        store.search(vector, "visual", K, ())
+    clock, cpu, answers = [], [], []
+    for vector in asked:
+        began, began_cpu = time.perf_counter(), time.process_time()
+        found = store.search(vector, "visual", K, ())
+        clock.append((time.perf_counter() - began) * 1000)
+        cpu.append((time.process_time() - began_cpu) * 1000)
+        answers.append([one.entry.id for one in found])
+    return clock, cpu, answers
+
+
+def exact(store: LocalStore, asked: NDArray[np.float32]) -> list[set[str]]:
+    """The true nearest, by comparing with every vector."""
+    import faiss
+
+    _, rows = faiss.knn(asked, store.rows["visual"].view(store.state.visual), K, faiss.METRIC_INNER_PRODUCT)
+    return [{f"clip-{row:07d}" for row in line} for line in rows]
+
+
+def figures(run: Timed, truth: list[set[str]]) -> dict[str, float]:
+    clock, cpu, answers = run
+    recall = np.mean([len(set(a) & t) / K for a, t in zip(answers, truth, strict=True)])
+    found = {f"p{q}_{what}ms": float(np.percentile(times, q))
+             for q in (50, 95) for what, times in (("", clock), ("cpu_", cpu))}  # fmt: skip
+    return {**found, "recall_at_10": float(recall)}
+
+
+def step(name: str, folder: Path, args: argparse.Namespace, noise: float) -> dict[str, Any]:
+    """One step in a process of its own, so that its memory is its own."""
+    run = [sys.executable, __file__, "--step", name, "--folder", str(folder), "--noise", str(noise)]
+    run += ["--count", str(args.count), "--queries", str(args.queries), "--portion", str(args.portion)]
+    result: dict[str, Any] = json.loads(subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    return result
+
+
+def draw_curve(record: dict[str, Any]) -> None:
+    from equiav.report.figures import new_figure, save
+
+    figure = new_figure(9.0, 3.6)
+    axes = figure.subplots(1, len(record["noise"]), sharey=True)
+    for axis, (noise, run) in zip(axes, record["noise"].items(), strict=True):
+        for candidates in CANDIDATES:
+            points = [p for p in run["search"]["curve"] if p["candidates"] == candidates]
+            axis.plot([p["p50_ms"] for p in points], [p["recall_at_10"] for p in points], marker="o", markersize=3,
+                      linewidth=1.2, label=f"{candidates} re-ranked")  # fmt: skip
+        default = run["search"]["default"]
+        axis.plot(default["p50_ms"], default["recall_at_10"], "k*", markersize=12, label="default")
+        axis.axhline(0.95, color="#999", linewidth=0.8, linestyle="--")
+        axis.set_xscale("log")
+        axis.set_xlabel("median milliseconds of a search, one core")
+        axis.set_title(f"noise {noise}", fontsize=9)
+        axis.grid(alpha=0.25)
+    axes[0].set_ylabel("recall@10 against exact search")
+    axes[-1].legend(frameon=False, fontsize=7)
+    save(figure, PICTURE)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/equiav-search"))
+    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--portion", type=int, default=20_000)
+    parser.add_argument("--noise", type=float)
+    parser.add_argument("--step", choices=("build", "measure"))
+    parser.add_argument("--dry", action="store_true", help="print, write nothing")
+    args = parser.parse_args()
+    if args.step == "build":
+        print(json.dumps(build(args.folder, args.count, args.noise, args.portion)))
+    elif args.step == "measure":
+        print(json.dumps(measure(args.folder, args.count, args.noise, args.queries)))
+    else:
+        compare(args)
+
+
+def compare(args: argparse.Namespace) -> None:
+    from equiav.provenance import provenance, write_json
+
+    record: dict[str, Any] = {
+        "count": args.count, "width": WIDTH, "per_cluster": PER_CLUSTER, "queries": args.queries, "k": K,
+        "raw_mb": args.count * WIDTH * 4 / 1e6,
+        "defaults": {"probes": compressed.PROBES, "candidates": compressed.CANDIDATES + 4 * K}, "noise": {},
+    }  # fmt: skip
+    for noise in NOISES:
+        shutil.rmtree(args.folder, ignore_errors=True)
+        made = step("build", args.folder, args, noise)
+        record["noise"][str(noise)] = {"build": made, "search": step("measure", args.folder, args, noise)}
+        print(noise, made, {k: v for k, v in record["noise"][str(noise)]["search"].items() if k != "curve"}, flush=True)
+    shutil.rmtree(args.folder, ignore_errors=True)
+    if not args.dry:
+        write_json(RESULTS, {**record, "provenance": provenance(faiss=compressed.version())})
+        draw_curve(record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""The page under load and under fire: concurrent clients, then uploads of broken files.
+
+    python benchmarks/serve.py runs/demo        # writes results/serve.json
+
+Load: 20 clients for 30 seconds through the page's API on loopback; the only error allowed is the refusal of a full
+queue, and memory must stay flat. Fire: 300 mutated sounds, pictures and films; every one must get an answer without a
+traceback, afterwards the page must still work, and no upload may be left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from equiav.provenance import provenance, write_json
+
+RESULTS = Path(__file__).parent / "results" / "serve.json"
+FULL = "Queue is full"
+TIMEOUT = 60.0
+KEEP = 5.0  # seconds that uploads stay, for this test
+
+
+@dataclass
+class Server:
+    """A page in a process of its own, with a temporary folder of its own."""
+
+    process: subprocess.Popen[str]
+    address: str
+    temporary: Path
+
+    def memory(self) -> float:
+        """Resident megabytes."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def files(self) -> set[Path]:
+        """All that lies in the temporary folder."""
+        return {p for p in self.temporary.rglob("*") if p.is_file()}
+
+
+@contextmanager
+def started(place: Path, *options: str) -> Iterator[Server]:
+    """`equiav serve PLACE` on a free port; ended like an administrator would."""
+    with tempfile.TemporaryDirectory(prefix="serve-") as folder, tempfile.TemporaryFile("w+") as log:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": folder}
+        command = [sys.executable, "-m", "equiav.cli", "serve", str(place), "--port", "0", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if "http://" not in line:
+                log.seek(0)
+                raise RuntimeError(f"the page did not start: {log.read()}")
+            server = Server(process, line.split()[-1], Path(folder))
+            _until_up(server.address)
+            yield server
+        finally:
+            process.terminate()
+            process.wait(30)
+        left = sorted(p.name for p in Path(folder).iterdir())
+        assert not left, f"left behind: {left}"
+
+
+def _until_up(address: str) -> None:
+    until = time.monotonic() + TIMEOUT
+    while time.monotonic() < until:
+        try:
+            httpx.get(f"{address}/config", timeout=TIMEOUT).raise_for_status()
+            return
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    raise RuntimeError("the page did not come up")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a request ended: complete, error, refused (queue full), or what else."""
+
+    outcome: str
+    text: str
+
+
+def upload(client: httpx.Client, name: str, content: bytes) -> httpx.Response:
+    """One file, as the page's own components send it."""
+    return client.post("/gradio_api/upload", files={"files": (name, content)})
+
+
+def ask(client: httpx.Client, api: str, *paths: str) -> Answer:
+    """One question about uploaded files, through the queue."""
+    data = [{"path": path, "meta": {"_type": "gradio.FileData"}} for path in paths]
+    put = client.post(f"/gradio_api/call/{api}", json={"data": data})
+    if put.status_code != 200:
+        return Answer(
+            "refused" if put.status_code == 503 and FULL in put.text else f"status {put.status_code}", put.text
+        )
+    answer = client.get(f"/gradio_api/call/{api}/{put.json()['event_id']}").text
+    event = answer.partition("event: ")[2].partition("\n")[0] if "event: heartbeat" not in answer else ""
+    for part in answer.split("\n\n"):
+        if part.startswith(("event: complete", "event: error")):
+            event = part.splitlines()[0].removeprefix("event: ")
+    return Answer(event or "no answer", answer)
+
+
+def send(client: httpx.Client, api: str, name: str, content: bytes) -> Answer:
+    """An upload and the question about it."""
+    put = upload(client, name, content)
+    if put.status_code != 200:
+        return Answer("not taken" if put.status_code in (400, 413, 503) else f"status {put.status_code}", put.text)
+    return ask(client, api, put.json()[0])
+
+
+@dataclass
+class Load:
+    """What many clients saw."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: list[float] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
+
+
+def press(server: Server, media: dict[str, tuple[str, bytes]], *, clients: int, seconds: float) -> dict[str, Any]:
+    """`clients` ask as fast as they get answers, for `seconds`; memory is sampled all the while."""
+    seen, lock = Load(), threading.Lock()
+    until = time.monotonic() + seconds
+    memory: list[float] = []
+
+    def one(number: int) -> None:
+        with httpx.Client(base_url=server.address, timeout=TIMEOUT) as client:
+            turn = number
+            while time.monotonic() < until:
+                api = list(media)[turn % len(media)]
+                turn += 1
+                began = time.monotonic()
+                try:
+                    answer = send(client, api, *media[api])
+                except httpx.HTTPError as error:
+                    answer = Answer(type(error).__name__, str(error))
+                with lock:
+                    seen.outcomes[answer.outcome] += 1
+                    if answer.outcome == "complete":
+                        seen.seconds.append(time.monotonic() - began)
+                    elif answer.outcome != "refused":
+                        seen.bad.append(answer.text[:200])
+                if answer.outcome == "refused":
+                    time.sleep(0.2)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(clients)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        memory.append(server.memory())
+        time.sleep(0.25)
+    third = max(1, len(memory) // 3)
+    ordered = sorted(seen.seconds) or [float("nan")]
+    return {
+        "clients": clients,
+        "seconds": seconds,
+        "outcomes": dict(seen.outcomes),
+        "bad": seen.bad[:5],
+        "answer_seconds": {
+            "p50": statistics.median(ordered),
+            "p95": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+        },
+        "memory_mb": {
+            "middle_third": statistics.median(memory[third : 2 * third] or memory),
+            "last_third": statistics.median(memory[-third:]),
+            "most": max(memory),
+        },
+    }
+
+
+def mutated(content: bytes, rng: random.Random) -> bytes:
+    """The file with bytes changed, cut, repeated, or replaced altogether."""
+    match rng.randrange(6):
+        case 0:
+            return content[: rng.randrange(len(content))]
+        case 1:
+            return rng.randbytes(rng.randrange(1, 20_000))
+        case 2:
+            return b""
+        case 3:
+            start = rng.randrange(len(content))
+            return content[:start] + content[start : start + 200] * 20 + content[start:]
+        case _:
+            changed = bytearray(content)
+            for _ in range(rng.choice((1, 10, 100, 1000))):
+                changed[rng.randrange(len(changed))] = rng.randrange(256)
+            return bytes(changed)
+
+
+def fire(server: Server, media: dict[str, tuple[str, bytes]], *, count: int, seed: int = 0) -> dict[str, Any]:
+    """Broken uploads one after another; then one good one, and a look at what is left once uploads are old."""
+    rng = random.Random(seed)
+    before = server.files()
+    outcomes: Counter[str] = Counter()
+    tracebacks, slowest = 0, 0.0
+    names = [name for name, _ in media.values()]
+    with httpx.Client(base_url=server.address, timeout=TIMEOUT) as client:
+        for _ in range(count):
+            api = rng.choice(list(media))
+            name, content = media[api]
+            began = time.monotonic()
+            answer = send(client, api, rng.choice([name, *names, "x", "a b.wav"]), mutated(content, rng))
+            slowest = max(slowest, time.monotonic() - began)
+            outcomes[answer.outcome] += 1
+            tracebacks += "Traceback" in answer.text or 'File "' in answer.text or "site-packages" in answer.text
+        after = {api: send(client, api, *media[api]).outcome for api in media}
+    time.sleep(2 * KEEP + 1)
+    left = server.files() - before
+    return {
+        "uploads": count,
+        "seed": seed,
+        "outcomes": dict(outcomes),
+        "tracebacks": tracebacks,
+        "slowest_answer_seconds": slowest,
+        "good_uploads_afterwards": after,
+        "files_left": len(left),
+    }
+
+
+def media_of(server: Server) -> dict[str, tuple[str, bytes]]:
+    """A good upload for every question, taken from the page's own examples."""
+    found: dict[str, tuple[str, bytes]] = {}
+    for suffix, apis in (("wav", ["sound"]), ("png", ["picture"]), ("mp4", ["video"])):
+        file = next(p for p in sorted(server.files()) if p.suffix == f".{suffix}")
+        for api in apis:
+            found[f"search_by_{api}"] = (f"example.{suffix}", file.read_bytes())
+    found["locate_in_video"] = found["search_by_video"]
+    return found
+
+
+def main() -> None:
+    with started(Path(sys.argv[1]), "--keep", str(KEEP)) as server:
+        media = media_of(server)
+        load = press(server, media, clients=20, seconds=30)
+        print(json.dumps(load, indent=1))
+        fuzz = fire(server, media, count=300)
+        print(json.dumps(fuzz, indent=1))
+    write_json(RESULTS, {"load": load, "fuzz": fuzz, "waiting": 16, "at_once": 2, "provenance": provenance()})
+
+
+if __name__ == "__main__":
+    main()

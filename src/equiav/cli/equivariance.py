@@ -1,0 +1,38 @@
+"""The command that asks whether the predictor follows the augmentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equiav.cli.app import end_line, evaluate, say, split_name
+
+
+@evaluate.command()
+def equivariance(
+    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    data: Annotated[Path | None, typer.Option(help="Other data than the model was trained on.")] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    count: Annotated[int, typer.Option(min=2, help="Clips, evenly spaced over the split.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed of all augmentations drawn.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="The folder to write; MODEL/evaluation/equivariance.")] = None,
+) -> None:
+    """Whether the predictor follows the augmentation: cosines, augmentation by augmentation, and the centroid."""
+    from equiav.build_data import build_clips, with_data
+    from equiav.evaluation.equivariance import equivariance_record
+    from equiav.evaluation.equivariance_examples import examples
+    from equiav.evaluation.equivariance_report import equivariance_lines, equivariance_page
+    from equiav.evaluation.output import evaluation_folder, write_evaluation
+    from equiav.inference import load_model
+
+    chosen = split_name(split)
+    loaded = load_model(model)
+    clips = build_clips(with_data(loaded.config, data), chosen)
+    record = equivariance_record(loaded, clips, seed=seed, count=count, say=say)
+    end_line()
+    print("\n".join(equivariance_lines(record)))
+    page = equivariance_page(record, examples(loaded, clips, seed=seed, count=count))
+    path = write_evaluation(out or evaluation_folder(model, "equivariance"), {**record, "split": split}, page)
+    print(f"Look at {path}")

@@ -1,0 +1,103 @@
+"""Commands about classifiers: training one on top of the encoders, and measuring it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equiav.cli.app import app, end_line, evaluate, say, split_name
+
+
+@app.command()
+def finetune(
+    recipe: Annotated[Path, typer.Argument(help="A recipe, such as configs/finetune/world.yaml.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value, such as weights=runs/demo classifier.mode=audio.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/finetune/<recipe> without it.")] = None,
+    folds: Annotated[
+        bool, typer.Option("--folds", help="One classifier per published fold (ESC-50), and their mean.")
+    ] = False,
+) -> None:
+    """Train a classifier on sound, pictures or both, from pre-trained weights or from scratch.
+
+    Run the same command again to resume; under torchrun, processes share each batch. Writes checkpoints/, best/ (the
+    weights that validation chose), log.jsonl, and at the end results.json and report.html of the test split.
+    """
+    from equiav.config import load_config
+    from equiav.distributed import rank, started
+    from equiav.training import finetune as training
+    from equiav.training.folds import finetune_folds
+
+    config = load_config(recipe, tuple(overrides or ()))
+    out = out or Path("runs") / "finetune" / recipe.stem
+    with started():
+        if folds:
+            record = finetune_folds(config, out, say)
+            lines, interrupted = _fold_lines(record), record is None
+        else:
+            done = training.finetune(config, out, say)
+            lines, interrupted = _result_lines(done), done.outcome.interrupted
+        if rank() == 0:
+            end_line()
+            print("\n".join([*lines, f"stopped: {out}" if interrupted else f"Look at {out / 'report.html'}"]))
+    if interrupted:
+        raise typer.Exit(143)
+
+
+def _figures(values: dict[str, Any]) -> str:
+    shown = {"mAP": "{:.1f} %", "accuracy": "{:.1f} %", "d_prime": "{:.2f}"}
+    return ", ".join(f"{k} {form.format(values[k])}" for k, form in shown.items() if values.get(k) is not None)
+
+
+def _fold_lines(record: dict[str, Any] | None) -> list[str]:
+    if record is None:
+        return []
+    return [f"fold {k}: {_figures(v)}" for k, v in record["folds"].items()] + [f"mean: {_figures(record['mean'])}"]
+
+
+def _result_lines(done: Any) -> list[str]:
+    lines = []
+    if done.best:
+        lines.append(f"validation, chosen at step {done.best['step']}: {_figures(done.best['validation'])}")
+    if done.results:
+        lines.append(f"test, {done.results['metrics']['clips']} clips: {_figures(done.results['metrics'])}")
+    return lines
+
+
+@evaluate.command()
+def classification(
+    model: Annotated[Path, typer.Argument(help="A fine-tuning run's folder or a fine-tuned checkpoint.")],
+    data: Annotated[Path | None, typer.Option(help="Other data than the classifier was trained on.")] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    all_frames: Annotated[
+        bool, typer.Option("--all-frames", help="Scores averaged over all frames, not those of the middle one.")
+    ] = False,
+    classes: Annotated[Path | None, typer.Option(help="Names of the classes, for imported classifiers.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results and report (default: evaluation/classification).")
+    ] = None,
+) -> None:
+    """A classifier on labelled clips: mAP, accuracy, d', class by class, with confusions and examples."""
+    from equiav.build import build_inputs
+    from equiav.build_data import with_data
+    from equiav.build_labelled import build_labelled
+    from equiav.data.labelled import read_classes
+    from equiav.evaluation.classifying import classify_dataset
+    from equiav.evaluation.classifying_report import classification_page, classification_record
+    from equiav.evaluation.output import evaluation_folder, write_evaluation
+    from equiav.inference.classifier import load_classifier
+
+    part = split_name(split)
+    loaded = load_classifier(model)
+    if classes:
+        loaded = loaded.named(read_classes(classes))
+    config = with_data(loaded.config, data)
+    clips = build_labelled(config, part, loaded.classes)
+    found = classify_dataset(loaded.model, clips, build_inputs(config.audio), all_frames=all_frames)
+    record = classification_record(loaded, found, split=part, all_frames=all_frames)
+    print(f"{part}, {len(clips)} clips: {_figures(record['metrics'])}")
+    folder = out or evaluation_folder(model, "classification")
+    print(f"Report: {write_evaluation(folder, record, classification_page(loaded, clips, found, record))}")

@@ -1,0 +1,139 @@
+"""Commands that use a model: filling an index, and searching it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equiav.cli.app import app, end_line, say
+from equiav.errors import EquiAVError
+
+
+@app.command()
+def index(
+    source: Annotated[Path, typer.Argument(help="A prepared folder; or a folder, list or file of media.")],
+    out: Annotated[Path | None, typer.Argument(help="The index's folder; left out with --remove.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A run's folder or a checkpoint; for a new index.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="milvus://host:port/collection, or a .db file of milvus-lite; FAISS without it.")
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.5, help="Length of a window in long files.")] = None,
+    overlap: Annotated[float, typer.Option(min=0, help="Seconds that neighbouring windows share.")] = 0.0,
+    listed: Annotated[
+        Path | None, typer.Option("--list", help="The table given to `prepare`: its columns become filters.")
+    ] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="An entry to remove, by id.")] = None,
+    remove_source: Annotated[list[str] | None, typer.Option(help="A file to remove, by name; * allowed.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
+) -> None:
+    """Make clips, videos, sounds and pictures searchable; run again, it adds only what is new.
+
+    `equiav index my_videos/ library.index --model runs/mine`, then `equiav search library.index --audio bark.wav`.
+    Files that cannot be read are listed in skipped.csv. `equiav index library.index --remove-source 'old/*'` removes.
+    """
+    from equiav.search.build import index_folder
+
+    if remove or remove_source:
+        if out is not None:
+            raise EquiAVError("--remove goes with the index alone: equiav index INDEX --remove ID")
+        return _remove(source, remove or [], remove_source or [])
+    if out is None:
+        raise EquiAVError("give what to index and the index's folder: equiav index my_videos/ library.index")
+    opened, embedder = _opened(out, model, store, device)
+    done = index_folder(opened, embedder, source, table=listed, seconds=seconds, overlap=overlap, say=say)
+    end_line()
+    known = f", {done.known} known already" if done.known else ""
+    print(f"{done.added} entries added{known}; {done.skipped} left out: {out / 'skipped.csv'}")
+    print(f"{len(opened)} entries in {out}")
+    opened.close()
+
+
+def _opened(out: Path, model: Path | None, store: str | None, device: str) -> Any:
+    """The index, made if there is none, and the embedder that fills it."""
+    from equiav.inference import Embedder, load_model
+    from equiav.search.index import INDEX, Index
+
+    if (out / INDEX).exists():
+        opened = Index.open(out, say=say)
+        if store is not None and store != opened.about["store"]:
+            raise EquiAVError(f"{out} keeps its vectors in {opened.about['store'] or 'its own folder'}, not in {store}")
+        return opened, Embedder(load_model(_model(opened, model), device))
+    if model is None:
+        raise EquiAVError(f"{out} is a new index: give the model that makes its vectors (--model)")
+    loaded = load_model(model, device)
+    return Index.create(out, loaded, store=store, model_path=model, say=say), Embedder(loaded)
+
+
+def _model(opened: Any, model: Path | None) -> Path:
+    place = model or opened.model_path
+    if place is None or not place.exists():
+        raise EquiAVError(f"the checkpoint of {opened.folder} is not at {place}; say where it is (--model)")
+    return Path(place)
+
+
+def _remove(folder: Path, ids: list[str], sources: list[str]) -> None:
+    from equiav.search.index import Index
+
+    opened = Index.open(folder)
+    count = opened.remove(ids, sources)
+    print(f"{count} entries removed; {len(opened)} left in {folder}")
+    opened.close()
+
+
+@app.command()
+def search(
+    folder: Annotated[Path, typer.Argument(metavar="INDEX", help="What `equiav index` made.")],
+    audio: Annotated[Path | None, typer.Option(help="A sound, or a video whose sound counts.")] = None,
+    image: Annotated[Path | None, typer.Option(help="A picture, or a video whose pictures count.")] = None,
+    video: Annotated[Path | None, typer.Option(help="A video: sound and pictures together.")] = None,
+    like: Annotated[str | None, typer.Option(help="The id of an entry.")] = None,
+    k: Annotated[int, typer.Option("--k", "-k", min=1, max=10_000, help="How many results.")] = 10,
+    among: Annotated[
+        str | None, typer.Option(help="audio, visual or both; without it sounds find pictures, pictures sounds.")
+    ] = None,
+    filters: Annotated[
+        list[str] | None, typer.Option("--filter", help="label=dog, source=*.mp4, start>=60, or a column.")
+    ] = None,
+    start: Annotated[float, typer.Option(min=0, help="Where in the query's file to begin, in seconds.")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with thumbnails and players.")] = None,
+    model: Annotated[Path | None, typer.Option(help="The checkpoint, if it is no longer where it was.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
+) -> None:
+    """Find clips by a sound, a picture, a video or another clip.
+
+    Sounds are looked for among pictures and pictures among sounds; `--among` looks elsewhere. A video or an entry is
+    compared with both, and an entry counts by the better of its two.
+    """
+    from equiav.inference import Embedder, load_model
+    from equiav.search.index import Index
+    from equiav.search.query import ask
+    from equiav.search.text import as_table, to_json
+
+    if among not in (None, "audio", "visual", "both"):
+        raise EquiAVError(f"--among {among}: choose audio, visual or both")
+    given = {"audio": audio, "image": image, "video": video}
+    if sum(item is not None for item in (*given.values(), like)) != 1:
+        raise EquiAVError("give one of --audio, --image, --video and --like")
+    opened = Index.open(folder)
+    if like is not None:
+        query = opened.like(like)
+    else:
+        query = ask(Embedder(load_model(_model(opened, model), device)), start=start, **given)
+    hits = opened.search(query, k=k, among=among, filters=filters or ())  # type: ignore[arg-type]
+    print(to_json(hits) if as_json else as_table(hits))
+    if html is not None:
+        _page(hits, html, given, like, start)
+
+
+def _page(hits: Any, html: Path, given: dict[str, Path | None], like: str | None, start: float) -> None:
+    import sys
+
+    from equiav.search.page import asked, write_results
+
+    kind, path = next(((kind, path) for kind, path in given.items() if path is not None), ("like", None))
+    title = f"Nearest to {like if path is None else path.name}"
+    write_results(hits, html, title=title, query="" if path is None else asked(path, kind, start=start))
+    print(f"Look at {html}", file=sys.stderr)

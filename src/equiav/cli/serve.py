@@ -1,0 +1,42 @@
+"""The command that serves the page."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equiav.cli.app import app, end_line, say
+
+DEMO = Path("runs/demo")
+
+
+@app.command()
+def serve(
+    index: Annotated[Path, typer.Argument(help="An index, or a run trained on the generated world.")] = DEMO,
+    model: Annotated[Path | None, typer.Option(help="The checkpoint that made the index, if it has moved.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 7860,
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    megabytes: Annotated[int, typer.Option(min=1, help="Largest upload.")] = 64,
+    seconds: Annotated[float, typer.Option(min=1, help="Longest sound or video.")] = 600,
+    waiting: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are refused.")] = 16,
+    keep: Annotated[float, typer.Option(min=1, help="Seconds after which an upload is deleted.")] = 600,
+) -> None:
+    """Serve a page on this machine: search by sound, picture or video, and see where a sound comes from.
+
+    Without INDEX it shows held-out scenes of the demo (after `make demo`). Needs `pip install equiav[web]`.
+    """
+    from equiav.web.bounds import Bounds
+    from equiav.web.opening import open_collection
+    from equiav.web.server import require_gradio
+    from equiav.web.server import serve as run
+    from equiav.web.service import Service
+
+    require_gradio()
+    opened, embedder = open_collection(index, model, say)
+    end_line()
+    bounds = Bounds(megabytes=megabytes, seconds=seconds, waiting=waiting, keep=keep)
+    run(Service(opened, embedder, bounds), host=host, port=port, say=lambda line: print(line, flush=True))
+    print("stopped", file=sys.stderr)

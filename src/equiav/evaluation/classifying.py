@@ -1,0 +1,58 @@
+"""A classifier on a whole set: logits of every clip, gathered from all processes, and the metrics of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from equiav.data.labelled import LabelledClips
+from equiav.data.loader import evaluation_batches
+from equiav.distributed import everyone, rank, world_size
+from equiav.evaluation.classification import ClassificationMetrics, classification_metrics
+from equiav.media.image import normalise
+from equiav.media.inputs import Inputs
+from equiav.models.classifier import Classifier
+from equiav.types import Modality
+
+
+@dataclass(frozen=True)
+class Classified:
+    """Scores and truth of every clip of a set, in its order."""
+
+    scores: Float[Tensor, "n classes"]
+    labels: Float[Tensor, "n classes"]
+
+    def metrics(self) -> ClassificationMetrics:
+        """mAP, accuracy, d' and the rest."""
+        return classification_metrics(self.scores, self.labels)
+
+
+@torch.inference_mode()
+def classify_dataset(
+    classifier: Classifier, clips: LabelledClips, inputs: Inputs, *, batch: int = 64, all_frames: bool = False
+) -> Classified:
+    """Logits of every clip, each process doing a share and all getting the whole; nothing dropped or padded.
+
+    The picture is the middle frame, or with `all_frames` every frame in turn, and the logits are averaged.
+    """
+    device = next(classifier.parameters()).device
+    share = -(-len(clips) // world_size())
+    first, last = min(rank() * share, len(clips)), min((rank() + 1) * share, len(clips))
+    training = classifier.training
+    classifier.eval()
+    frames = list(range(clips.frames)) if all_frames and Modality.VISUAL in clips.wanted else [None]
+    looks = []
+    for frame in frames:
+        parts = []
+        for loaded in evaluation_batches(clips, batch=batch, first=first, last=last, frame=frame):
+            given = {m: inputs.before_augmentation(loaded.to(device), m) for m in clips.wanted}
+            x = {m: normalise(v) if m is Modality.VISUAL else v for m, v in given.items()}
+            parts.append(classifier(x).float().cpu())
+        looks.append(torch.cat(everyone(parts)))
+    classifier.train(training)
+    scores = torch.stack(looks).mean(dim=0) if len(looks) > 1 else looks[0]
+    # Clones are ordinary tensors, free of inference mode.
+    return Classified(scores.clone(), clips.targets.rows(range(len(clips))))

@@ -1,0 +1,1 @@
+"""`equiav serve`: a page on this machine to search a collection and to see where sounds come from."""

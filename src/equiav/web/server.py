@@ -1,0 +1,150 @@
+"""The server round the page: what it answers, what it refuses, and what it cleans up."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from equiav.errors import EquiAVError
+from equiav.web.service import Service
+
+UPLOADS = "uploads"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def require_gradio() -> None:
+    """Refuses, in one line, where the page's packages are not installed."""
+    if importlib.util.find_spec("gradio") is None:
+        raise EquiAVError("the page needs gradio: pip install 'equiav[web]'")
+
+
+def serve(service: Service, *, host: str, port: int, say: Callable[[str], None]) -> None:
+    """Serves the page until it is told to stop; port 0 takes any that is free."""
+    require_gradio()
+    with listening(host, port) as door, own_folder() as folder:
+        app = build_app(service, folder, host=host)
+        import uvicorn
+
+        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+        # uvicorn hands a signal on once it is done; without a handler the process would end before it cleans up.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+        name = f"[{host}]" if ":" in host else host
+        say(f"The page is at http://{name}:{door.getsockname()[1]}")
+        with swept(folder / UPLOADS, service.bounds.keep):
+            uvicorn.Server(config).run(sockets=[door])
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket bound to the address, or one line that says why not."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        door = socket.socket(family, socket.SOCK_STREAM)
+        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        door.bind(address)
+    except (OSError, OverflowError) as error:
+        raise EquiAVError(f"{host}:{port}: cannot be listened on ({error}); choose another --port") from error
+    with door:
+        yield door
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder for examples and uploads that goes when the page does."""
+    folder = Path(tempfile.mkdtemp(prefix="equiav-page-"))
+    try:
+        (folder / UPLOADS).mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def swept(folder: Path, keep: float) -> Iterator[None]:
+    """Deletes uploads once they are `keep` seconds old; what was there before (copies of examples) stays."""
+    spared = frozenset(folder.rglob("*"))
+    done = threading.Event()
+
+    def keep_clean() -> None:
+        while not done.wait(min(60.0, keep / 2)):
+            sweep(folder, keep, spared)
+
+    threading.Thread(target=keep_clean, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def sweep(folder: Path, keep: float, spared: frozenset[Path] = frozenset()) -> int:
+    """Deletes files older than `keep` seconds, and folders that are empty by then; says how many files."""
+    gone = 0
+    before = time.time() - keep
+    for path in sorted(folder.rglob("*"), reverse=True):  # what is inside a folder comes before it
+        with suppress(OSError):  # gone by now, or a folder with something in it
+            if path in spared or path.stat().st_mtime >= before:
+                continue
+            if path.is_dir():
+                path.rmdir()
+            else:
+                path.unlink()
+                gone += 1
+    return gone
+
+
+def build_app(service: Service, folder: Path, *, host: str) -> Any:
+    """The page, the clips it plays and the gate before both, as one application; uploads go into `folder`."""
+    _settle(folder)
+    import fastapi
+    import gradio as gr
+    from gradio import processing_utils
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    from equiav.web.cards import STYLE
+    from equiav.web.clips import clip_routes
+    from equiav.web.examples import write_examples
+    from equiav.web.gate import Gate
+    from equiav.web.page import build_page
+
+    async def refuse(url: str) -> Any:
+        raise gr.Error("addresses are not fetched; upload the file", print_exception=False)
+
+    processing_utils.async_ssrf_protected_get = refuse  # an upload may be an address: no request leaves this machine
+    app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(clip_routes(service))
+    app.add_middleware(Gate, bounds=service.bounds, folder=folder / UPLOADS)
+    if host in LOOPBACK:  # another name that leads here is not ours: a foreign page's trick
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
+    examples = write_examples(service.index, service.embedder, folder / "examples", largest=service.bounds.bytes)
+    fonts = ["system-ui", "sans-serif"]
+    theme = gr.themes.Base(font=fonts, font_mono=["ui-monospace", "monospace"], primary_hue="blue")
+    page = build_page(service, examples)
+    page.has_launched = True  # gradio refuses paths that nobody uploaded only from a page it takes for launched
+    return gr.mount_gradio_app(
+        app, page, path="/", max_file_size=service.bounds.bytes, allowed_paths=[],
+        show_error=False, ssr_mode=False, mcp_server=False, theme=theme, css=STYLE, footer_links=[],
+    )  # fmt: skip
+
+
+def _settle(folder: Path) -> None:
+    """What gradio must know before it is imported: where its files go, and that it stays at home."""
+    os.environ |= {
+        "GRADIO_TEMP_DIR": str(folder / UPLOADS),
+        "GRADIO_EXAMPLES_CACHE": str(folder / "cache"),
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "GRADIO_RUN_HISTORY": "False",
+        "GRADIO_MCP_SERVER": "False",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_OFFLINE": "1",
+    }

@@ -1,0 +1,106 @@
+"""Every table of configs/ablation is valid and every row resolves at every scale; bad files are refused in one line."""
+
+import re
+
+import pytest
+
+from equiav.ablation.experiment import load_table
+from equiav.ablation.finetuning import finetune_recipe
+from equiav.ablation.plan import FINETUNING, load_experiments, plan, row_run
+from equiav.build_data import build_clips
+from equiav.config import load_config
+from equiav.errors import ConfigError
+from tests.ablation.small import ROOT, experiment, table, write
+
+TABLES = sorted((ROOT / "configs/ablation").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda p: p.stem)
+def test_every_row_resolves_at_every_scale(path):
+    found = load_experiments([path])[0]
+    assert f"equiav ablate configs/ablation/{path.name}" in path.read_text(), "the header gives the command"
+    assert {"world", "real"} & set(found.table.scales) or path.stem == "cost"
+    for scale, settings in found.table.scales.items():
+        runs = plan([found], scale)
+        assert runs
+        own = [row for row in found.table.rows if row.runs_at(scale)]
+        for row in own:
+            for seed in settings.seeds:
+                run = row_run(found, row, scale, seed)
+                assert run.config.seed == seed
+                for task in run.tasks:
+                    kind, *parts = task.split(".")
+                    if kind == FINETUNING:
+                        tune = load_config(finetune_recipe(run, parts[0]), (f"classifier.mode={parts[1]}",))
+                        assert tune.finetune is not None
+        distinct = {r.key for r in runs if r.seed == settings.seeds[0]}
+        if path.stem not in ("retrieval", "cost"):  # there, rows are parts of one record
+            assert len(distinct) == len(own), "two rows of a table are the same run"
+
+
+def test_seeds_asked_for():
+    """Five where the main claim is at stake, three elsewhere."""
+    found = load_experiments([ROOT / "configs/ablation/variants.yaml"])[0]
+    seeds = {}
+    for run in plan([found], "world"):
+        seeds.setdefault(run.wanted_by[0].split(": ")[1], []).append(run.seed)
+    assert sorted(map(len, seeds.values())) == [3, 3, 5, 5, 5, 5]
+    for path in TABLES:
+        for scale in set(load_table(path).scales) - {"paper"}:
+            assert len(load_table(path).scales[scale].seeds) >= 3
+
+
+def test_the_papers_choice_is_one_run_everywhere():
+    """Tables 5 to 9, A and C hold the same EquiAV: its runs are shared."""
+    names = ("variants", "representations", "predictor", "strategy", "intra_loss", "weights", "data_size")
+    runs = plan(load_experiments([ROOT / f"configs/ablation/{n}.yaml" for n in names]), "world", seeds=(0,))
+    shared = max(runs, key=lambda run: len(run.wanted_by))
+    assert {label.split(": ")[0] for label in shared.wanted_by} == set(names)
+    figures = set()
+    for name in names:
+        rows = load_table(ROOT / f"configs/ablation/{name}.yaml").rows
+        chosen = next(r for r in rows if f"{name}: {r.name}" in shared.wanted_by)
+        figures.add(tuple(chosen.paper[c] for c in ("A", "V", "A-V")))
+    assert figures == {(42.4, 25.7, 46.6)}
+
+
+def test_sizes_of_data_share_their_held_out_scenes():
+    found = load_experiments([ROOT / "configs/ablation/data_size.yaml"])[0]
+    configs = [row_run(found, row, "world", 0).config for row in found.table.rows]
+    sizes = [len(build_clips(c, "train")) for c in configs]
+    assert sizes == sorted(set(sizes))
+    for split in ("validation", "test"):
+        assert len({build_clips(c, split).name(0) for c in configs}) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"columns": ["V2B"]}, "no column 'V2B'"),
+        ({"reference": "nobody"}, "no row 'nobody'"),
+        ({"rows": [{"name": "a"}, {"name": "a"}], "reference": None}, "'a' is there twice"),
+        ({"rows": [{"name": "full", "paper": {"V2B": 1}}]}, "'V2B', which is no column"),
+        ({"rows": [{"name": "full", "colour": 1}]}, "colour: unknown key"),
+        ({"scales": {"galaxy": {}}}, "scales.galaxy"),
+        ({"rows": []}, "rows"),
+    ],
+)
+def test_bad_tables(tmp_path, changes, message):
+    path = write(tmp_path / "bad.yaml", table(**changes))
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        load_table(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_not_a_table(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_table(tmp_path / "nothing.yaml")
+    with pytest.raises(ConfigError, match="not a table"):
+        load_table(ROOT / "configs/pretrain/smoke.yaml")
+
+
+def test_impossible_row_is_named(tmp_path):
+    rows = [{"name": "full"}, {"name": "odd", "overrides": {"objective.intra": "none"}}]
+    with pytest.raises(ConfigError, match=r"row 'odd' at scale world.*inter centroid needs"):
+        plan([experiment(tmp_path, table(rows=rows))], "world")

@@ -1,0 +1,91 @@
+"""The page's API under load, under fire, and asked for what it must not give."""
+
+import httpx
+import pytest
+from benchmarks.serve import ask, fire, press, send, upload
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def client(served):
+    with httpx.Client(base_url=served.address, timeout=60) as client:
+        yield client
+
+
+def test_load_and_the_stated_refusal(served, media):
+    seen = press(served, media, clients=12, seconds=5)
+    assert set(seen["outcomes"]) == {"complete", "refused"}, seen
+    assert seen["memory_mb"]["last_third"] < seen["memory_mb"]["middle_third"] + 50
+
+
+def test_fire(served, media):
+    seen = fire(served, media, count=25, seed=1)
+    assert set(seen["outcomes"]) <= {"complete", "error", "not taken"}, seen
+    assert seen["outcomes"]["error"] > 5
+    assert seen["tracebacks"] == 0
+    assert set(seen["good_uploads_afterwards"].values()) == {"complete"}
+    assert seen["files_left"] == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/file=/etc/passwd",
+        "/gradio_api/file=%2Fetc%2Fpasswd",
+        "/gradio_api/file=%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/gradio_api/file={uploads}/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/gradio_api/file=file:///etc/passwd",
+        "/gradio_api/file=https://example.org/",
+        "/gradio_api/proxy=https://example.org/",
+        "/static/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/clip/film?id=/etc/passwd",
+        "/clip/sound?id=../../../../etc/passwd",
+    ],
+)
+def test_files_outside_are_never_served(client, served, path):
+    uploads = next(served.temporary.glob("equiav-page-*")) / "uploads"
+    answer = client.get(path.format(uploads=uploads))
+    assert answer.status_code in (403, 404)
+    assert "root:" not in answer.text
+
+
+def test_clips_are_served_by_name(client, media):
+    found = send(client, "search_by_sound", *media["search_by_sound"]).text
+    name = found.partition("/clip/film?id=")[2].partition("#")[0]
+    film = client.get(f"/clip/film?id={name}", headers={"range": "bytes=0-99"})
+    assert film.status_code == 206
+    assert film.headers["content-type"] == "video/mp4"
+    assert client.get(f"/clip/sound?id={name}").content.startswith(b"RIFF")
+
+
+def test_a_file_that_nobody_uploaded_is_not_read(client, served, tmp_path, media):
+    private = tmp_path / "private.mp4"
+    private.write_bytes(media["search_by_video"][1])
+    before = served.files()
+    for api in ("search_by_video", "locate_in_video", "search_by_picture"):
+        assert ask(client, api, str(private)).outcome == "error"
+    assert not [p for p in served.files() - before if p.name == private.name]
+
+
+def test_addresses_are_not_fetched(client):
+    answer = ask(client, "search_by_sound", "https://example.org/sound.wav")
+    assert answer.outcome == "error"
+    assert "addresses are not fetched" in answer.text
+
+
+def test_too_large(client):
+    assert upload(client, "a.wav", bytes(1_300_000)).status_code == 413
+    assert "at most 1 MB" in upload(client, "a.wav", bytes(1_300_000)).text
+    within = upload(client, "a.wav", bytes(1_050_000))  # past the file's limit, not past the request's
+    assert within.status_code == 413
+
+
+def test_another_name_for_this_machine_is_refused(client):
+    assert client.get("/", headers={"host": "rebound.example.org"}).status_code == 400
+
+
+def test_browsers_are_told_to_stay_here(client):
+    policy = client.get("/").headers["content-security-policy"]
+    assert policy.startswith("default-src 'self'")
+    assert "http" not in policy

@@ -1,0 +1,279 @@
+"""Equivariance: a predictor that knows the truth beats what ignores the vector; batches do not matter; refusals."""
+
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from equiav.augment.pipeline import audio_pipeline, neutral, visual_pipeline
+from equiav.build import build_bank, build_inputs, build_model, build_pipelines
+from equiav.build_data import build_clips
+from equiav.data.dataset import collate
+from equiav.errors import ConfigError, DataError
+from equiav.evaluation.equivariance import (
+    equivariance_record,
+    evenly,
+    measure,
+    one_batch,
+    part_records,
+    predictor_similarity,
+)
+from equiav.evaluation.equivariance_centroid import COUNTS, REAL, approximation, one_clip
+from equiav.evaluation.equivariance_examples import examples
+from equiav.evaluation.equivariance_plan import make_plan
+from equiav.evaluation.equivariance_report import equivariance_lines, equivariance_page
+from equiav.evaluation.equivariance_scores import beside, centred_cosine, clip_means, others_mean, rank_among_draws
+from equiav.inference import LoadedModel
+from equiav.media.image import normalise
+from equiav.models.equiav import mean_pool
+from equiav.randomness import stream
+from equiav.types import Modality
+from tests.training.small import small_config
+
+CONFIG = small_config("data.test=6")
+PIPELINES = {Modality.AUDIO: audio_pipeline(), Modality.VISUAL: visual_pipeline()}
+
+
+def loaded(config=CONFIG):
+    model = build_model(config).eval()
+    return LoadedModel(model, config, {m: build_bank(config, m) for m in Modality}, {"step": 0})
+
+
+@pytest.fixture(scope="module")
+def clips():
+    return build_clips(CONFIG, "test")
+
+
+@pytest.fixture(scope="module")
+def record(clips):
+    return equivariance_record(loaded(), clips, seed=3, count=6, draws=3, centroid_clips=2, batch=4)
+
+
+def flat(tree, path=""):
+    if isinstance(tree, dict):
+        return {k: v for key, value in tree.items() for k, v in flat(value, f"{path}/{key}").items()}
+    return {path: tree}
+
+
+@pytest.mark.parametrize("modality", list(Modality))
+def test_neutral_draws_change_nothing(modality, rng):
+    pipeline = PIPELINES[modality]
+    x = torch.rand(3, *((1, 40, 24) if modality is Modality.AUDIO else (3, 24, 24)), generator=rng)
+    for part in pipeline.parts.values():
+        torch.testing.assert_close(part.apply(x, neutral(part, 3)), x, atol=1e-5, rtol=0)
+    crop = pipeline.slot("crop.on")
+    t = pipeline.encode(pipeline.leave_out(pipeline.sample(3, rng), "crop"))
+    assert t[:, crop : crop + 5].tolist() == [[1, 0, 0, 1, 1]] * 3  # as training saw it: never off
+
+
+@pytest.mark.parametrize("modality", list(Modality))
+def test_one_part_at_a_time(modality, rng):
+    pipeline = PIPELINES[modality]
+    draws = pipeline.sample(200, rng)
+    columns = {name: [s.split(".")[0] == name for s in pipeline.slots] for name in pipeline.parts}
+    for name in pipeline.parts:
+        changed = (pipeline.encode(pipeline.redraw(draws, name, rng)) != pipeline.encode(draws)).any(dim=0)
+        assert changed.any()
+        assert not changed[~torch.tensor(columns[name])].any()
+        alone = pipeline.alone(name, 20, rng)
+        assert alone[name].on.all()
+        assert not any(alone[other].on.any() for other in pipeline.parts if other not in (name, "crop"))
+
+
+def test_ranks_count_ties_against_the_truth():
+    assert rank_among_draws(torch.ones(2, 4, 4))["first"] == 0
+    assert rank_among_draws(torch.eye(4)[None])["first"] == 100
+    pairs = torch.tensor([[[0.9, 0.1], [0.8, 0.3]]])  # the second prediction is nearer to the first view
+    assert rank_among_draws(pairs)["first"] == 50
+    assert rank_among_draws(pairs)["reciprocal_rank"] == pytest.approx(0.75)
+    assert rank_among_draws(pairs)["chance_reciprocal_rank"] == pytest.approx(0.75)
+    assert others_mean(pairs).tolist() == pytest.approx([0.45])
+
+
+def test_differences_are_paired_over_clips(rng):
+    counted = torch.tensor([[True, False], [True, True], [False, False]])
+    means = clip_means(torch.tensor([[1.0, 9.0], [2.0, 4.0], [5.0, 5.0]]), counted)
+    assert means[:2].tolist() == [1, 3]
+    assert math.isnan(means[2])
+    level = torch.randn(400, generator=rng).double()
+    gain = 0.1 * torch.randn(400, generator=rng).double() + 0.05
+    found = beside(level + gain, level)  # the spread of the level, ten times the gain's, must not matter
+    assert found.difference == pytest.approx(float(gain.mean()))
+    assert found.high - found.difference == pytest.approx(1.96 * float(gain.std()) / 20)
+    assert found.verdict == "above"
+    assert beside(level, level + gain).verdict == "below"
+    assert beside(level, level + gain - gain.mean()).verdict == "level with"
+    assert beside(torch.tensor([1.0, math.nan]), torch.tensor([0.5, 0.5])).difference == 0.5
+
+
+def test_centring_takes_away_what_all_share(rng):
+    a, b = torch.randn(200, 16, generator=rng), torch.randn(200, 16, generator=rng)
+    offset = torch.full((16,), 50.0)
+    assert torch.cosine_similarity(a + offset, b + offset).mean() > 0.99
+    assert centred_cosine(a + offset, b + offset, (b + offset).mean(dim=0)).mean().abs() < 0.1
+
+
+class Oracle(nn.Module):
+    """A predictor that was shown the inputs: it looks up the real representation of the vector it is given."""
+
+    def __init__(self, branch, pipeline, x, draws):
+        super().__init__()
+        views = pipeline.apply(x.repeat_interleave(draws.batch // len(x), dim=0), draws)
+        view = normalise(views) if branch.modality is Modality.VISUAL else views
+        self.known, self.t = mean_pool(branch.encode(view)), pipeline.encode(draws)
+
+    def forward(self, h, t):
+        per_clip = len(self.known) // len(h)
+        known, of = (v.view(len(h), per_clip, -1) for v in (self.known, self.t))
+        nearest = torch.cdist(t.expand(len(h), -1, -1), of).argmin(dim=2)
+        found = known.gather(1, nearest[:, :, None].expand(-1, -1, known.shape[2]))
+        right = (of.gather(1, nearest[:, :, None].expand(-1, -1, of.shape[2])) - t).abs().amax(dim=2) < 1e-6
+        return torch.where(right[:, :, None], found, -found)  # told of something else, it answers something else
+
+
+@pytest.mark.parametrize("modality", list(Modality))
+@torch.inference_mode()
+def test_who_knows_the_truth_scores_one(modality, clips):
+    branch, pipeline = build_model(CONFIG)[modality].eval(), build_pipelines(CONFIG.augment)[modality]
+    batch = collate([clips.sample(i, 0) for i in range(6)])
+    x = build_inputs(CONFIG.audio).before_augmentation(batch, modality)
+    plan = make_plan(pipeline, modality, clips=6, draws=4, seed=0)
+    branch.u = Oracle(branch, pipeline, x, plan.full)
+    scores = one_batch(branch, plan, x)
+    torch.testing.assert_close(scores.pairs.diagonal(dim1=1, dim2=2), torch.ones(6, 4).double(), atol=1e-5, rtol=0)
+    assert rank_among_draws(scores.pairs)["first"] == 100
+    for row in part_records(scores, plan).values():
+        assert row["true"] == pytest.approx(1, abs=1e-5)
+        assert row["redrawn"]["true_is"] == row["left_out"]["true_is"] == "above"
+        assert 0 < row["draws"] <= 24
+        assert row["clips"] <= 6
+
+
+@torch.inference_mode()
+def test_rows_that_count_are_on_and_differ():
+    plan = make_plan(PIPELINES[Modality.VISUAL], Modality.VISUAL, clips=50, draws=8, seed=1)
+    flip, again = plan.full["flip"].on, plan.redrawn["flip"]["flip"].on
+    assert torch.equal(plan.counted("flip").flatten(), flip & ~again)
+    assert plan.counted("crop").all()
+    part = plan.rows(7, 9)
+    assert torch.equal(part.counted("grey"), plan.counted("grey")[7:9])
+    assert torch.equal(part.vectors(part.full), plan.vectors(plan.full)[7:9])
+
+
+@torch.inference_mode()
+def test_record_by_hand(record, clips):
+    """The first clip's cosines, transcribed: Eqs. (6), (7) and the identity."""
+    model = loaded().model
+    for m, pipeline in build_pipelines(CONFIG.augment).items():
+        plan = make_plan(pipeline, m, clips=6, draws=3, seed=3)
+        true, identity = [], []
+        for i in range(6):
+            batch = collate([clips.sample(i, clips.frames // 2)])
+            x = build_inputs(CONFIG.audio).before_augmentation(batch, m)
+            for d in range(3):
+                draw = plan.full.rows(3 * i + d, 3 * i + d + 1)
+                x_aug = pipeline.apply(x, draw)
+                h, h_aug = (model[m].encode(normalise(v) if m is Modality.VISUAL else v) for v in (x, x_aug))
+                z_hat = model[m].g_intra(model[m].u(h, pipeline.encode(draw)[:, None])[:, 0])
+                z_aug, z = model[m].g_intra(h_aug.mean(dim=1)), model[m].g_intra(h.mean(dim=1))
+                true.append(float(F.cosine_similarity(z_hat, z_aug)))
+                identity.append(float(F.cosine_similarity(z, z_aug)))
+        found = record["similarity"][m.value]
+        assert found["true"]["mean"] == pytest.approx(sum(true) / 18, abs=1e-5)
+        assert found["identity"]["mean"] == pytest.approx(sum(identity) / 18, abs=1e-5)
+
+
+def test_batches_do_not_matter(record, clips):
+    again = equivariance_record(loaded(), clips, seed=3, count=6, draws=3, centroid_clips=2, batch=1)
+    one, other = flat(record), flat(again)
+    assert one.keys() == other.keys()
+    for key, value in one.items():
+        if isinstance(value, float) and "ranking" not in key:
+            assert other[key] == pytest.approx(value, abs=2e-5, nan_ok=True), key
+    similarity = predictor_similarity(loaded(), clips, seed=3, count=6, draws=3)
+    assert similarity["A"] == pytest.approx(record["similarity"]["audio"]["true"]["mean"], abs=1e-5)
+    assert similarity["V"] == pytest.approx(record["similarity"]["visual"]["true"]["mean"], abs=1e-5)
+
+
+def test_the_seed_decides(clips):
+    plans = {m: make_plan(p, m, clips=6, draws=2, seed=4) for m, p in build_pipelines(CONFIG.augment).items()}
+    first, again = (measure(loaded(), clips, plans, batch=6) for _ in range(2))
+    assert all(torch.equal(first[m].pairs, again[m].pairs) for m in Modality)
+    other = predictor_similarity(loaded(), clips, seed=5, count=6, draws=2)
+    assert other != predictor_similarity(loaded(), clips, seed=4, count=6, draws=2)
+
+
+@torch.inference_mode()
+def test_centroid_and_real_mean_of_one_clip(clips):
+    branch, pipeline = build_model(CONFIG).eval().visual, build_pipelines(CONFIG.augment)[Modality.VISUAL]
+    batch = collate([clips.sample(0, clips.frames // 2)])
+    x = build_inputs(CONFIG.audio).before_augmentation(batch, Modality.VISUAL)
+    rows = one_clip(branch, pipeline, x, stream(0, 0, "test"))
+    rng = stream(0, 0, "test")
+    draws = pipeline.sample(REAL + COUNTS[-1], rng)
+    real = [branch.encode(normalise(pipeline.apply(x, draws.rows(i, i + 1)))).mean(dim=1) for i in range(draws.batch)]
+    torch.testing.assert_close(rows[:1], torch.stack(real[:REAL]).mean(dim=0), atol=1e-4, rtol=1e-4)  # Eq. (11)
+    h = branch.encode(normalise(x))
+    torch.testing.assert_close(rows[1:2], h.mean(dim=1))
+    h_hat = [branch.u(h, t[None, None])[:, 0] for t in pipeline.vectors(1, COUNTS[-1], rng)[0]]
+    for k, s in enumerate(COUNTS):
+        torch.testing.assert_close(rows[2 + k : 3 + k], sum(h_hat[:s]) / s, atol=1e-4, rtol=1e-4)  # Eq. (12)
+        expected = sum(real[REAL : REAL + s]) / s
+        torch.testing.assert_close(rows[2 + len(COUNTS) + k][None], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_real_means_approach_the_real_mean(clips):
+    found = approximation(loaded(), evenly(clips, 3), build_pipelines(CONFIG.augment))
+    for m in Modality:
+        real = found[m.value]["representation"]["plain"]["real"]
+        assert real["1"]["mean"] < real["8"]["mean"] < real["64"]["mean"] <= 1
+
+
+def test_page_and_lines(record, clips, tmp_path):
+    json.dumps(record)
+    shown = examples(loaded(), clips, seed=3, count=6, draws=3)
+    assert {e.modality for e in shown} == set(Modality)
+    page = equivariance_page(record, shown)
+    page.write(tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text()
+    assert html.count("data:image/png") == 2 + 2 + len(shown)
+    assert all(name in html for name in ("specaugment", "grey", "S = 64", "attention, paper"))
+    lines = equivariance_lines(record)
+    assert len(lines) == 2 + 6 + 5
+
+
+def test_examples_show_what_was_measured(clips):
+    plans = {m: make_plan(p, m, clips=6, draws=3, seed=3) for m, p in build_pipelines(CONFIG.augment).items()}
+    scores = measure(loaded(), clips, plans)
+    shown = examples(loaded(), clips, seed=3, count=6, draws=3)
+    for example, i in zip([e for e in shown if e.modality is Modality.AUDIO], (0, 2, 4), strict=True):
+        pairs = scores[Modality.AUDIO].pairs[i]
+        assert example.name == clips.name(i)
+        assert example.true == pytest.approx(pairs.diagonal().tolist(), abs=1e-5)
+        assert example.another[0] == pytest.approx(float(pairs[1:, 0].mean()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("objective.intra=none", "objective.inter=original"), "predictor was never trained"),
+        (("objective.intra=invariant", "objective.inter=original"), "objective.intra invariant"),
+        (("augment.layout=released",), "is not reproduced"),
+    ],
+)
+def test_models_that_cannot_be_measured(overrides, message, clips):
+    config = small_config("data.test=6", *overrides)
+    for ask in (equivariance_record, predictor_similarity):
+        with pytest.raises(ConfigError, match=message):
+            ask(loaded(config), clips, count=2)
+
+
+def test_no_clips(clips):
+    from equiav.data.dataset import Chosen
+
+    with pytest.raises(DataError, match="no clips"):
+        evenly(Chosen(clips, ()), 5)
+    assert [evenly(clips, 3).name(i) for i in range(3)] == [clips.name(i) for i in (0, 2, 4)]

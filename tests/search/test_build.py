@@ -1,0 +1,207 @@
+"""Filling an index from media and from prepared folders, and the two commands on it."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import equiav
+from equiav.cli import app
+from equiav.data.prepare import find_sources, prepare
+from equiav.errors import DataError, EquiAVError
+from equiav.inference import Embedder
+from equiav.search.build import index_folder, index_media, index_prepared
+from equiav.search.media import sound_of
+from equiav.search.query import ask
+from tests.inference.models import random_model, saved_model
+from tests.media.making import sine, write_media
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory):
+    """Two videos, a sound, a picture, a file that is none, and a table that describes the videos."""
+    folder = tmp_path_factory.mktemp("library")
+    write_media(folder / "deep" / "long.mp4", seconds=6.0, sound=sine(6.0, 16000, 300.0))
+    write_media(folder / "short.mp4", seconds=1.0, sound=sine(1.0, 16000, 900.0))
+    write_media(folder / "beep.wav", video=False, seconds=1.0, codecs=("", "pcm_s16le"))
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (80, 60, 3), dtype=np.uint8)).save(folder / "photo.jpg")
+    (folder / "broken.mp4").write_bytes(b"not a film")
+    with (folder / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "labels", "city", "year"])
+        writer.writerow(["deep/long.mp4", "dog; loud", "Bonn", "1999"])
+        writer.writerow(["short.mp4", "cat", "", "2005"])
+    return folder
+
+
+@pytest.fixture
+def index(tmp_path):
+    return equiav.Index.create(tmp_path / "index", random_model())
+
+
+@pytest.fixture(scope="module")
+def embedder():
+    return Embedder(random_model())
+
+
+def skipped(index):
+    with (index.folder / "skipped.csv").open(newline="") as file:
+        return {row["source"]: row["reason"] for row in csv.DictReader(file)}
+
+
+def test_a_folder_of_media(media, index, embedder):
+    said = []
+    done = index_media(index, embedder, media, say=said.append)
+    assert (done.added, done.files, done.skipped, done.known) == (6, 4, 1, 0)
+    assert "5/5 files  6 entries  1 left out" in said[-1]
+    assert list(skipped(index)) == ["broken.mp4"]
+    found = {(e.source, round(e.start, 2)) for e in index.entries()}
+    assert found == {("deep/long.mp4", 0.0), ("deep/long.mp4", 1.92), ("deep/long.mp4", 3.84), ("short.mp4", 0.0),
+                     ("beep.wav", 0.0), ("photo.jpg", 0.0)}  # fmt: skip
+    (hit,) = index.search(ask(embedder, audio=media / "beep.wav"), k=1, among="audio", filters=["source=beep.wav"])
+    assert hit.score == pytest.approx(1, abs=1e-5)
+    assert hit.thumbnail is None
+    (hit,) = index.search(ask(embedder, image=media / "photo.jpg"), k=1, among="visual")
+    assert (hit.source, hit.path) == ("photo.jpg", (media / "photo.jpg").resolve())
+    assert hit.score == pytest.approx(1, abs=1e-5)
+    assert Image.open(hit.thumbnail).size == (60, 80)
+
+
+def test_the_time_inside_a_long_video(media, index, embedder):
+    index_media(index, embedder, media / "deep")
+    (hit,) = index.search(ask(embedder, audio=media / "deep" / "long.mp4", start=1.92), k=1, among="audio")
+    assert (hit.start, hit.end) == pytest.approx((1.92, 3.84), abs=1e-3)
+    rate, sound = sound_of(hit)
+    assert len(sound) / rate == pytest.approx(1.92, abs=0.01)
+
+
+def test_again_adds_only_what_is_new(media, index, embedder, tmp_path):
+    index_media(index, embedder, media / "deep")
+    done = index_media(index, embedder, media)
+    assert (done.added, done.known) == (3, 1)
+    # The same name in another folder is another file.
+    write_media(tmp_path / "other" / "short.mp4", seconds=1.0)
+    assert index_media(index, embedder, tmp_path / "other").added == 1
+    assert len(index) == 7
+    index.remove(sources=["short.mp4"])
+    assert len(index) == 5
+    assert index_media(index, embedder, media).added == 1
+
+
+def test_columns_of_a_table_are_filters(media, index, embedder):
+    index_media(index, embedder, media / "table.csv")
+    query = ask(embedder, audio=media / "beep.wav")
+    assert {h.source for h in index.search(query, filters=["city=Bonn"])} == {"deep/long.mp4"}
+    assert {h.source for h in index.search(query, filters=["year>=2000"])} == {"short.mp4"}
+    assert {h.source for h in index.search(query, filters=["label=loud", "year<=2000"])} == {"deep/long.mp4"}
+    assert not index.search(query, filters=["label=loud", "year>=2000"])
+
+
+def test_a_prepared_folder(media, index, embedder, tmp_path):
+    prepare(find_sources(media / "table.csv"), tmp_path / "clips", workers=1, clip_seconds=2.0)
+    done = index_prepared(index, embedder, tmp_path / "clips", table=media / "table.csv")
+    assert (done.added, done.known) == (4, 0)
+    query = ask(embedder, audio=media / "short.mp4")
+    (hit,) = index.search(query, k=1, among="audio", filters=["year>=2000"])
+    assert (hit.source, hit.labels) == ("short.mp4", ("cat",))
+    assert hit.metadata["split"] in ("train", "validation")
+    assert hit.score > 0.99
+    assert hit.thumbnail.is_file()
+    assert index_folder(index, embedder, tmp_path / "clips").added == 0
+    gone = hit.__class__(**{**hit.__dict__, "path": tmp_path / "gone.mp4"})
+    assert len(sound_of(gone)[1]) == pytest.approx(len(sound_of(hit)[1]), abs=400)
+    with pytest.raises(DataError, match="is cut into clips already"):
+        index_folder(index, embedder, tmp_path / "clips", seconds=3.0)
+
+
+def test_another_model_may_not_fill_it(media, index):
+    with pytest.raises(DataError, match="make a new index"):
+        index_media(index, Embedder(random_model(seed=1)), media)
+    assert len(index) == 0
+
+
+def test_one_question_at_a_time(media, embedder):
+    with pytest.raises(DataError, match="not none"):
+        ask(embedder)
+    with pytest.raises(DataError, match="not audio and image"):
+        ask(embedder, audio=media / "beep.wav", image=media / "photo.jpg")
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.output
+
+
+@pytest.mark.parametrize("store", [None, "vectors.db"])
+def test_the_commands(media, tmp_path, store):
+    if store:
+        pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+    model, place = saved_model(tmp_path / "model"), tmp_path / "index"
+    options = ["--store", tmp_path / store] if store else []
+    assert "6 entries added; 1 left out" in run("index", media, place, "--model", model, *options)
+    assert "0 entries added, 4 known already; 1 left out" in run("index", media, place)
+    table = run("search", place, "--audio", media / "beep.wav", "--k", 2).splitlines()
+    assert table[0].split() == ["score", "by", "its", "time", "source", "labels", "id"]
+    assert len(table) == 3
+    assert "pictures" in table[1]
+    page = tmp_path / "page.html"
+    out = run("search", place, "--image", media / "photo.jpg", "--among", "both", "--json", "--html", page)
+    hits = json.loads(out[: out.rindex("]") + 1])
+    assert hits[0]["source"] == "photo.jpg"
+    assert hits[0]["score"] == pytest.approx(1, abs=1e-5)
+    html = page.read_text()
+    assert html.count('<div class="hit">') == len(hits) == 6
+    assert html.count("data:audio/flac") == 5
+    assert html.count("data:image/") == 6  # five thumbnails, and what was asked
+    assert "http" not in html.replace("http-equiv", "")
+    assert "#t=1.92,3.84" in html
+    other = run("search", place, "--like", hits[0]["id"], "--filter", "source=*.mp4")
+    assert "photo.jpg" not in other
+    assert "long.mp4" in other
+    assert "video" not in run("search", place, "--video", media / "short.mp4", "-k", 1)
+    assert "3 entries removed; 3 left" in run("index", place, "--remove-source", "deep/*")
+    assert "1 entries removed; 2 left" in run("index", place, "--remove", hits[0]["id"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search", "INDEX"], "give one of --audio"),
+        (["search", "INDEX", "--like", "x", "--audio", "a.wav"], "give one of --audio"),
+        (["search", "INDEX", "--like", "x"], "holds no clip called 'x'"),
+        (["search", "INDEX", "--audio", "gone.wav"], "gone.wav: no such file"),
+        (["search", "INDEX", "--audio", "a.wav", "--model", "OTHER"], "was made by checkpoint|no such file"),
+        (["search", "INDEX", "--like", "x", "--among", "smells"], "choose audio, visual or both"),
+        (["search", "nowhere", "--like", "x"], "is no index"),
+        (["index", "MEDIA", "new"], "give the model"),
+        (["index", "MEDIA"], "give what to index"),
+        (["index", "MEDIA", "INDEX", "--store", "x.db"], "keeps its vectors in its own folder"),
+        (["index", "MEDIA", "INDEX", "--model", "OTHER"], "was made by checkpoint"),
+        (["index", "gone", "INDEX"], "no such folder or list of media"),
+    ],
+)
+def test_refusals(media, tmp_path, arguments, message):
+    model = saved_model(tmp_path / "model")
+    equiav.Index.create(tmp_path / "index", random_model(), model_path=model)
+    places = {"INDEX": tmp_path / "index", "MEDIA": media, "OTHER": saved_model(tmp_path / "other", seed=1)}
+    with pytest.raises(EquiAVError, match=message):
+        run(*[places.get(a, a) for a in arguments])
+
+
+def test_a_real_library(shared, index, embedder):
+    """Real videos: all of them are indexed, and each window finds itself."""
+    done = index_media(index, embedder, shared / "media" / "library")
+    assert done.skipped == 0
+    assert done.files == 59
+    for entry in list(index.entries())[::20]:
+        (hit,) = index.search(ask(embedder, video=entry.path, start=entry.start), k=1, filters=[f"id={entry.id}"])
+        found = index.entry(entry.id)
+        halfway = found.audio + found.visual
+        best = max(found.audio @ halfway, found.visual @ halfway) / np.linalg.norm(halfway)
+        assert hit.score == pytest.approx(float(best), abs=1e-3)
+        assert hit.thumbnail is not None

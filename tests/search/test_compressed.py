@@ -1,0 +1,111 @@
+"""Beyond the limit a compressed index proposes and the vectors decide: recall, growth, filters, removal."""
+
+import numpy as np
+import pytest
+
+from equiav.search.filters import parse_filters
+from equiav.search.records import Entry
+from equiav.search.state import read_state
+from equiav.search.store_local import LocalStore
+
+WIDTH, COUNT, LIMIT = 32, 3000, 2000
+
+
+def clustered(seed, count):
+    """Draws from 100 clusters that are the same for every seed."""
+    centres = np.random.default_rng(0).standard_normal((100, WIDTH))
+    rng = np.random.default_rng(seed)
+    rows = centres[rng.integers(100, size=count)] + 0.5 * rng.standard_normal((count, WIDTH))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def made(vectors, first=0):
+    return [
+        Entry(f"c{first + i}", f"{(first + i) % 10}.mp4", None, 0.0, 1.0, visual=v, labels=(f"l{(first + i) % 3}",))
+        for i, v in enumerate(vectors)
+    ]
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    monkeypatch.setattr("equiav.search.store_local.FEW", 100)
+    monkeypatch.setattr("equiav.search.store_local.TAIL", 200)
+    LocalStore.create(tmp_path)
+    filled = LocalStore(tmp_path, WIDTH, limit=LIMIT, probes=16, candidates=100)
+    vectors = clustered(1, COUNT)
+    for start in range(0, COUNT, 1000):
+        filled.add(made(vectors[start : start + 1000], start))
+    return filled, vectors
+
+
+def recall(store, vectors, rows, filters=()):
+    """Share of the true ten nearest among `rows` that are found, over 50 fresh queries."""
+    shares = []
+    for query in clustered(2, 50):
+        scores = vectors[rows] @ query
+        truth = {f"c{rows[i]}" for i in np.argsort(-scores)[:10]}
+        found = store.search(query, "visual", 10, parse_filters(filters))
+        assert len(found) == 10
+        assert [f.score for f in found] == sorted((f.score for f in found), reverse=True)
+        for one in found:
+            assert one.score == pytest.approx(float(vectors[int(one.entry.id[1:])] @ query), abs=1e-5)
+        shares.append(len(truth & {one.entry.id for one in found}) / 10)
+    return np.mean(shares)
+
+
+def test_below_the_limit_all_are_compared(tmp_path):
+    LocalStore.create(tmp_path)
+    store, vectors = LocalStore(tmp_path, WIDTH, limit=LIMIT), clustered(1, LIMIT - 1)
+    store.add(made(vectors))
+    assert not store.state.compressed
+    assert recall(store, vectors, np.arange(LIMIT - 1)) == 1
+
+
+def test_beyond_it_nearly_all_nearest_are_found(store):
+    filled, vectors = store
+    state = filled.state.compressed["visual"]
+    assert (state.trained, state.rows) == (LIMIT, COUNT)
+    assert recall(filled, vectors, np.arange(COUNT)) >= 0.95
+    again = LocalStore(filled.folder, WIDTH, probes=16, candidates=100)
+    assert recall(again, vectors, np.arange(COUNT)) >= 0.95
+
+
+def test_few_candidates_find_less(store):
+    """The compressed index is at work: what it does not propose is not found."""
+    filled, vectors = store
+    filled.probes, filled.candidates = 1, 0
+    assert recall(filled, vectors, np.arange(COUNT)) < 0.95
+
+
+def test_what_came_last_is_found_before_it_is_compressed(store):
+    filled, vectors = store
+    late = clustered(3, 100)
+    filled.add(made(late, COUNT))
+    assert filled.state.compressed["visual"].rows == COUNT
+    for i in (0, 99):
+        assert filled.search(late[i], "visual", 1, ())[0].entry.id == f"c{COUNT + i}"
+    filled.add(made(clustered(4, 1000), COUNT + 100))
+    assert filled.state.compressed["visual"].rows == COUNT + 1100
+    assert len(list(filled.folder.glob("*.faiss"))) == 1
+    assert filled.search(late[5], "visual", 1, ())[0].entry.id == f"c{COUNT + 5}"
+
+
+def test_much_growth_learns_new_lists(store):
+    filled, _ = store
+    filled.add(made(clustered(5, 4 * LIMIT), COUNT))
+    assert filled.state.compressed["visual"].trained == COUNT + 4 * LIMIT
+
+
+@pytest.mark.parametrize(("filters", "accepts"), [(["label=l1"], lambda i: i % 3 == 1), (["source=[1-4].mp4"], None)])
+def test_filters_beyond_the_limit(store, filters, accepts):
+    filled, vectors = store
+    rows = np.array([i for i in range(COUNT) if (accepts(i) if accepts else 1 <= i % 10 <= 4)])
+    assert recall(filled, vectors, rows, filters) >= 0.95
+
+
+def test_removal_beyond_the_limit(store):
+    filled, vectors = store
+    assert filled.remove([f"c{i}" for i in range(0, COUNT, 2)]) == COUNT // 2
+    assert len(filled) == COUNT // 2
+    assert read_state(filled.folder).removed_count == COUNT // 2
+    assert recall(filled, vectors, np.arange(1, COUNT, 2)) >= 0.95

@@ -1,0 +1,211 @@
+"""Index: what goes in is found, filtered, removed, remembered; in a local folder and in Milvus alike."""
+
+import json
+
+import numpy as np
+import pytest
+
+import equiav
+from equiav.errors import DataError
+from equiav.search.filters import parse_filters
+from equiav.search.records import Entry, Query
+from tests.inference.models import random_model
+from tests.search.making import entries, nearest, unit
+
+DIGEST = random_model().digest
+
+
+@pytest.fixture(params=["local", "milvus-lite"])
+def index(request, tmp_path):
+    """An index of 100 entries."""
+    store = None
+    if request.param == "milvus-lite":
+        pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+        store = str(tmp_path / "vectors.db")
+    made = equiav.Index.create(tmp_path / "index", random_model(), store=store)
+    assert made.add(entries(100), made_by=DIGEST) == 100
+    yield made
+    made.close()
+
+
+def asked(seed=5, kind="audio"):
+    return Query(kind, unit(seed, 1)[0], DIGEST)
+
+
+@pytest.mark.parametrize("side", ["audio", "visual"])
+def test_the_nearest_are_found(index, side):
+    hits = index.search(asked(), k=7, among=side)
+    assert [hit.id for hit in hits] == nearest(entries(100), asked().vector, side, 7)
+    assert all(hit.side == side for hit in hits)
+    known = {e.id: e for e in entries(100)}
+    for hit in hits:
+        entry = known[hit.id]
+        assert hit.score == pytest.approx(float(entry.vector(side) @ asked().vector), abs=1e-5)
+        assert (hit.source, hit.path, hit.start, hit.end) == (entry.source, entry.path, entry.start, entry.end)
+        assert (hit.labels, dict(hit.metadata)) == (entry.labels, dict(entry.metadata))
+
+
+def test_sounds_find_pictures_and_pictures_sounds(index):
+    assert {hit.side for hit in index.search(asked(kind="audio"))} == {"visual"}
+    assert {hit.side for hit in index.search(asked(kind="image"))} == {"audio"}
+    both = index.search(asked(kind="video"), k=40)
+    assert {hit.side for hit in both} == {"audio", "visual"}
+    assert len({hit.id for hit in both}) == 40
+    best = max(float(v @ asked().vector) for e in entries(100) for v in (e.audio, e.visual) if v is not None)
+    assert both[0].score == pytest.approx(best, abs=1e-5)
+
+
+def test_like_an_entry_never_finds_itself(index):
+    query = index.like("clip-3")
+    entry = entries(100)[3]
+    assert query.vector @ entry.audio == pytest.approx(query.vector @ entry.visual, abs=1e-5)
+    found = index.search(query, k=99)
+    assert len(found) == 99
+    assert "clip-3" not in {hit.id for hit in found}
+    with pytest.raises(DataError, match="holds no clip called 'clip-x'"):
+        index.like("clip-x")
+
+
+FILTERS = [
+    (["label=dog"], lambda i: i % 2 == 1),
+    (["label!=dog"], lambda i: i % 2 == 0),
+    (["labels=loud", "city=Bonn"], lambda i: False),
+    (["label=cat", "city=Köln"], lambda i: i % 4 == 2),
+    (["source=folder/3.mp4"], lambda i: i // 5 == 3),
+    (["path=*/1?.mp4"], lambda i: 10 <= i // 5 < 20),
+    (["start>=40"], lambda i: i % 5 == 4),
+    (["start>=10", "end<=30"], lambda i: i % 5 in (1, 2)),
+    (["year>=2090"], lambda i: i >= 90),
+    (["year=2042"], lambda i: i == 42),
+    (["seconds<=5"], lambda i: False),
+    (["nothing=here"], lambda i: False),
+]
+
+
+def test_filters(index):
+    for filters, accepts in FILTERS:
+        hits = index.search(asked(kind="video"), k=100, filters=filters)
+        assert {hit.id for hit in hits} == {f"clip-{i}" for i in range(100) if accepts(i)}, filters
+
+
+@pytest.mark.parametrize("text", ["label", "=dog", "start>=soon", "label~dog"])
+def test_filters_that_are_none(text):
+    with pytest.raises(DataError, match="is no filter|not a number"):
+        parse_filters([text])
+
+
+def test_adding_leaves_known_ids_alone(index):
+    assert index.add(entries(10, seed=3, first=95), made_by=DIGEST) == 5
+    assert len(index) == 105
+    np.testing.assert_allclose(index.entry("clip-96").audio, entries(100)[96].audio, atol=1e-6)
+    assert index.add(entries(10, seed=3, first=95), made_by=DIGEST) == 0
+
+
+def test_removing(index):
+    gone = [hit.id for hit in index.search(asked(), k=3)]
+    assert index.remove(gone) == 3
+    assert index.remove(gone) == 0
+    assert len(index) == 97
+    assert gone[0] not in index
+    left = [e for e in entries(100) if e.id not in gone]
+    assert [hit.id for hit in index.search(asked(), k=5)] == nearest(left, asked().vector, "visual", 5)
+    assert index.remove(sources=["folder/1?.mp4", "/media/folder/2.mp4"]) == 55 - sum(
+        10 <= int(id[5:]) // 5 < 20 or int(id[5:]) // 5 == 2 for id in gone
+    )
+    assert not index.search(asked(), filters=["source=folder/12.mp4"])
+    # What was removed may come back, as something new.
+    again = [e for e in entries(100, seed=9) if e.id in gone]
+    assert index.add(again, made_by=DIGEST) == 3
+    for entry in again:
+        np.testing.assert_allclose(index.entry(entry.id).visual, entry.visual, atol=1e-6)
+
+
+def test_opened_again_it_is_the_same(index):
+    index.remove(["clip-7"])
+    index.close()
+    again = equiav.Index.open(index.folder)
+    assert len(again) == 99
+    left = [e for e in entries(100) if e.id != "clip-7"]
+    assert [hit.id for hit in again.search(asked(), k=9)] == nearest(left, asked().vector, "visual", 9)
+    assert {e.id for e in again.entries()} == {f"clip-{i}" for i in range(100)} - {"clip-7"}
+    ids, vectors = again.vectors("audio")
+    known = {e.id: e.audio for e in entries(100) if e.audio is not None and e.id != "clip-7"}
+    assert set(ids) == set(known)
+    np.testing.assert_allclose(vectors, [known[id] for id in ids], atol=1e-6)
+    again.close()
+
+
+def test_vectors_of_another_checkpoint_are_refused(index):
+    other = random_model(seed=1).digest
+    with pytest.raises(DataError, match=f"made by checkpoint {DIGEST[:12]}, these vectors by {other[:12]}"):
+        index.add(entries(1, first=500), made_by=other)
+    with pytest.raises(DataError, match="use that checkpoint"):
+        index.search(Query("audio", unit(0, 1)[0], other))
+    if index.about["store"] is not None:
+        with pytest.raises(DataError, match="holds vectors of another checkpoint"):
+            equiav.Index.create(index.folder.parent / "second", random_model(seed=1), store=index.about["store"])
+
+
+def test_entries_that_make_no_sense(index):
+    good = unit(0, 1)[0]
+    for vectors in ({}, {"audio": good * 2}, {"audio": good[:5]}, {"visual": np.full(16, np.nan, np.float32)}):
+        with pytest.raises(DataError, match="bad"):
+            index.add([Entry("bad", "bad", None, 0.0, 1.0, **vectors)], made_by=DIGEST)
+    for k in (0, 10_001):
+        with pytest.raises(DataError, match="results: ask for 1 to"):
+            index.search(asked(), k=k)
+
+
+def test_an_empty_index_finds_nothing(tmp_path):
+    index = equiav.Index.create(tmp_path / "index", random_model())
+    assert len(index) == 0
+    assert index.search(asked(kind="video")) == []
+    assert index.search(asked(), filters=["label=dog"]) == []
+
+
+def test_thumbnails_come_and_go(tmp_path):
+    index = equiav.Index.create(tmp_path / "index", random_model())
+    picture = np.full((600, 900, 3), 77, np.uint8)
+    index.add([Entry("../a b/ö", "a", None, 0.0, 1.0, visual=unit(0, 1)[0], picture=picture)], made_by=DIGEST)
+    (hit,) = index.search(asked())
+    assert hit.thumbnail.is_file()
+    assert index.folder in hit.thumbnail.parents
+    index.remove(["../a b/ö"])
+    assert not hit.thumbnail.exists()
+
+
+def test_places_that_hold_no_index(tmp_path):
+    with pytest.raises(DataError, match="is no index; make one with `equiav index"):
+        equiav.Index.open(tmp_path / "nowhere")
+    made = equiav.Index.create(tmp_path / "index", random_model())
+    with pytest.raises(DataError, match="holds an index already"):
+        equiav.Index.create(tmp_path / "index", random_model())
+    about = json.loads((made.folder / "index.json").read_text())
+    (made.folder / "index.json").write_text(json.dumps({**about, "format": 99}))
+    with pytest.raises(DataError, match="another format"):
+        equiav.Index.open(made.folder)
+
+
+@pytest.mark.parametrize("name", ["visual.vectors", "entries.jsonl", "state.json"])
+def test_damage_is_named(tmp_path, name):
+    index = equiav.Index.create(tmp_path / "index", random_model())
+    index.add(entries(20), made_by=DIGEST)
+    path = index.folder / name
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(DataError, match=f"{name}.*make the index again"):
+        equiav.Index.open(index.folder).search(asked())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("milvus://", "give milvus://host:port/collection"),
+        ("http://host/x", "give milvus://host:port/collection"),
+        ("milvus://me:secret@host/x", "MILVUS_TOKEN"),
+        ("milvus://host/no-dash", "letters, digits and _"),
+    ],
+)
+def test_addresses_that_are_none(tmp_path, text, message):
+    with pytest.raises(DataError, match=message) as caught:
+        equiav.Index.create(tmp_path / "index", random_model(), store=text)
+    assert "secret" not in str(caught.value)

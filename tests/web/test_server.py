@@ -1,0 +1,95 @@
+"""What is round the page: its folder, its door, its gate."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from starlette.responses import PlainTextResponse
+
+from equiav.errors import EquiAVError
+from equiav.web import server
+from equiav.web.bounds import Bounds
+from equiav.web.gate import Gate
+from equiav.web.server import listening, own_folder, require_gradio, sweep, swept
+
+
+def old(path, seconds=100):
+    stamp = path.stat().st_mtime - seconds
+    os.utime(path, (stamp, stamp))
+
+
+def test_sweep(tmp_path):
+    for name in ("old/file", "spared/file", "new/file", "half/old", "half/new"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    for name in ("old/file", "spared/file", "half/old", "old", "spared", "half"):
+        old(tmp_path / name)
+    spared = frozenset({tmp_path / "spared", tmp_path / "spared/file"})
+    assert sweep(tmp_path, 50.0, spared) == 2
+    left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()}
+    assert left == {"spared/file", "new/file", "half/new"}
+    old(tmp_path / "old")  # deleting its file has made it young
+    sweep(tmp_path, 50.0, spared)
+    assert not (tmp_path / "old").exists()
+
+
+def test_swept_spares_what_was_there(tmp_path):
+    (tmp_path / "example").write_text("")
+    old(tmp_path / "example")
+    with swept(tmp_path, 0.2):
+        upload = tmp_path / "upload"
+        upload.write_text("")
+        old(upload)
+        for _ in range(100):
+            if not upload.exists():
+                break
+            server.time.sleep(0.05)
+    assert [p.name for p in tmp_path.iterdir()] == ["example"]
+
+
+def test_the_folder_goes_with_the_page():
+    with own_folder() as folder:
+        (folder / "uploads" / "file").write_text("")
+    assert not folder.exists()
+
+
+def test_a_taken_port_is_one_line():
+    with listening("127.0.0.1", 0) as door:
+        door.listen()
+        port = door.getsockname()[1]
+        reason = rf"127\.0\.0\.1:{port}: cannot be listened on .*choose another --port"
+        with pytest.raises(EquiAVError, match=reason), listening("127.0.0.1", port):
+            pass
+
+
+def scope(path, method="GET", **headers):
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return {"type": "http", "path": path, "method": method, "headers": pairs}
+
+
+def test_gate(tmp_path):
+    gate = Gate(PlainTextResponse("in"), Bounds(megabytes=1), tmp_path)
+    upload = "/gradio_api/upload"
+    assert gate.refusal(scope("/")) is None
+    assert gate.refusal(scope("/gradio_api/file=/tmp/x")) is None
+    assert gate.refusal(scope("/gradio_api/file=HTTP://x")).status_code == 403
+    assert gate.refusal(scope(upload, "POST")).status_code == 411
+    assert gate.refusal(scope(upload, "POST", content_length="5000000")).status_code == 413
+    assert gate.refusal(scope(upload, "POST", content_length="900000")) is None
+    (tmp_path / "many").write_bytes(bytes(16_500_000))
+    assert gate.refusal(scope(upload, "POST", content_length="900000")).status_code == 503
+
+
+def test_without_the_extra(monkeypatch):
+    monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EquiAVError, match=r"pip install 'equiav\[web\]'"):
+        require_gradio()
+
+
+@pytest.mark.process
+def test_command_without_a_demo(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "equiav.cli", "serve"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("equiav: runs/demo: neither an index nor a model")
+    assert done.stderr.count("\n") == 1

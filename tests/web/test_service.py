@@ -1,0 +1,171 @@
+"""What the page does: search, heat maps, limits; the demo's collection; examples; the map."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from equiav.build import build_model
+from equiav.config import Config, ShardsConfig
+from equiav.errors import DataError, EquiAVError, MediaError
+from equiav.inference import Embedder, LoadedModel, load_model, save_model
+from equiav.media.decode import decode
+from equiav.report.html import wav
+from equiav.search.index import Index
+from equiav.search.records import Entry, Hit
+from equiav.web.bounds import Bounds, spoken
+from equiav.web.cards import clips_html, looks_html
+from equiav.web.examples import write_examples
+from equiav.web.map import flatten, map_html
+from equiav.web.opening import open_collection
+from equiav.web.scenes import demo_index
+from equiav.web.service import Service
+from tests.training.small import small_config
+
+
+def test_scenes_are_films_of_what_they_are_called(films, service):
+    assert len(films) == len(service.index) == 6
+    clip = decode(films[0])
+    assert clip.frames.shape[2:] == (192, 192)
+    assert clip.waveform.abs().max() > 0.05
+    entry = service.index.entry(films[0].stem)
+    assert entry.path == films[0]
+    assert set(entry.labels) <= set(films[0].stem.split("-"))
+
+
+def test_the_collection_is_made_once(run, films, service):
+    stamps = [film.stat().st_mtime_ns for film in films]
+    index, embedder = open_collection(run, None)
+    assert len(index) == 6
+    assert [film.stat().st_mtime_ns for film in films] == stamps
+    assert demo_index(run, embedder) == index.folder
+    assert not list(run.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("kind", ["audio", "image", "video"])
+def test_search(service, films, kind, tmp_path):
+    path = films[2]
+    if kind == "image":
+        path = tmp_path / "picture.png"
+        Image.fromarray(decode(films[2]).frames[5].permute(1, 2, 0).numpy()).save(path)
+    hits = service.search(kind, path)
+    assert len(hits) == 6
+    assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+    vector = getattr(service.embedder, kind)(path)
+    entry = service.index.entry(hits[0].id)
+    assert hits[0].score == pytest.approx(float(vector @ entry.vector(hits[0].side)), abs=1e-5)
+
+
+def test_heat_maps_of_a_film(service, films):
+    looks = service.locate_in_video(films[0])
+    assert len(looks) == 4
+    seconds = [look.second for look in looks]
+    assert seconds == sorted(seconds)
+    for look in looks:
+        assert look.picture.shape == look.overlay.shape == (192, 192, 3)
+        assert (look.picture != look.overlay).any()
+    assert looks_html(looks).count("<img") == 8
+
+
+def test_heat_map_of_a_sound_in_a_picture_follows_the_sound(service, films, tmp_path):
+    Image.fromarray(decode(films[1]).frames[0].permute(1, 2, 0).numpy()).save(tmp_path / "p.png")
+    one, other = (service.locate(film, tmp_path / "p.png")[0] for film in films[2:4])
+    assert (one.picture == other.picture).all()
+    assert (one.overlay != other.overlay).any()
+
+
+def test_refusals_name_the_limit(service, films, tmp_path):
+    def refused(kind, name, content, reason):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(MediaError) as caught:
+            service.search(kind, tmp_path / name)
+        assert reason in caught.value.reason
+
+    refused("audio", "large.wav", bytes(1_200_000), "at most 1 MB are taken")
+    refused("audio", "long.wav", wav(np.zeros(40 * 4000, np.float32), 4000), "lasts 40 s; at most 30 s are taken")
+    refused("audio", "no.wav", b"nothing", "cannot be opened as media")
+    refused("video", "no.mp4", b"", "cannot be opened as media")
+    refused("image", "no.png", b"nothing", "cannot be read as a picture")
+    with pytest.raises(MediaError, match="is not here any more"):
+        service.search("audio", tmp_path / "gone.wav")
+    (tmp_path / "tone.wav").write_bytes(wav(np.ones(16000, np.float32) / 3, 16000))
+    with pytest.raises(MediaError, match="no picture"):
+        service.locate_in_video(tmp_path / "tone.wav")
+
+
+def test_another_model_is_refused(service, run, tmp_path):
+    config = small_config("seed=5")
+    save_model(tmp_path / "other", config, build_model(config).state_dict(), {})
+    with pytest.raises(DataError, match="made by checkpoint"):
+        Service(service.index, Embedder(load_model(tmp_path / "other")))
+
+
+def test_opening(run, tmp_path, service):
+    index, _ = open_collection(service.index.folder, None)
+    assert len(index) == 6
+    with pytest.raises(EquiAVError, match="neither an index nor a model; `make demo`"):
+        open_collection(tmp_path / "nowhere", None)
+    anonymous = Index.create(tmp_path / "index", load_model(run))
+    anonymous.close()
+    with pytest.raises(EquiAVError, match="give --model"):
+        open_collection(tmp_path / "index", None)
+    assert open_collection(tmp_path / "index", run)[1].digest == index.digest
+
+
+def test_a_model_of_real_videos_needs_an_index(service, tmp_path):
+    loaded = service.embedder.model
+    config = Config(**{**dict(loaded.config), "data": ShardsConfig(path="videos")})
+    trained = LoadedModel(loaded.model, config, loaded.banks, loaded.meta)
+    with pytest.raises(EquiAVError, match="equiav index YOUR_CLIPS OUT"):
+        demo_index(tmp_path, Embedder(trained))
+
+
+def test_examples(service, tmp_path):
+    found = write_examples(service.index, service.embedder, tmp_path, largest=10**6)
+    assert len(found.sounds) == len(found.pictures) == len(found.films) == 4
+    assert service.search("audio", found.sounds[0])
+    assert service.search("image", found.pictures[0])
+    assert not write_examples(service.index, service.embedder, tmp_path, largest=10).films
+
+
+def test_examples_of_a_collection_whose_files_are_gone(run, tmp_path, service):
+    model = load_model(run)
+    index = Index.create(tmp_path / "index", model)
+    vector = np.eye(model.width, dtype=np.float32)[0]
+    index.add([Entry("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0, vector, None)], made_by=model.digest)
+    found = write_examples(index, service.embedder, tmp_path, largest=10**6)
+    assert (found.sounds, found.pictures, found.films) == ([], [], [])
+
+
+def test_cards_escape_what_they_are_given():
+    hit = Hit('"<b>', 0.5, "audio", "<script>x</script>.mp3", None, 0.0, 1.0, ("<i>",), {}, None)
+    html = clips_html([hit, dataclasses.replace(hit, path=Path("x.mp4")), dataclasses.replace(hit, path=Path("x.mkv"))])
+    assert "<script>" not in html
+    assert "<i>" not in html
+    assert "Nothing found" in clips_html([])
+
+
+def test_map(service):
+    html = map_html(service.index)
+    assert html.count("<circle") == 12
+    assert html.count("<image") == 12
+
+
+def test_flatten_is_principal_components(rng):
+    scales = torch.tensor([5.0, 2.0, 0.1, 0.1])
+    rotation = torch.linalg.qr(torch.randn(4, 4, generator=rng))[0]
+    axes = torch.randn(200, 4, generator=rng) * scales
+    flat = flatten((axes @ rotation).numpy())
+    assert flat.min() == 0
+    assert flat.max() == 1
+    for k in range(2):
+        assert abs(np.corrcoef(flat[:, k], axes[:, k].numpy())[0, 1]) > 0.99
+    assert flatten(np.ones((3, 1), np.float32)).shape == (3, 2)
+
+
+def test_spoken():
+    assert [spoken(s) for s in (30.0, 600.0, 90.0)] == ["30 s", "10 min", "1 min 30 s"]
+    assert Bounds(megabytes=2).bytes == 2 << 20
