@@ -3,10 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/search.py [--folder /tmp/equiav-search] [--count 1000000]
     # writes results/search.json and docs/images/search.png; about 15 minutes and 2.3 GB of disk
 
-Vectors are drawn from clusters: a unit centre plus Gaussian noise of stated length, brought back to length 1. With noise
-1.0 two members of a cluster have a cosine of about 0.5, with 1.5 of about 0.3, while strangers among a million reach
-0.2. Queries are fresh draws of the same clusters. The index is filled through the same call as `equiav index` uses, and
-searched in a fresh process with the files in the page cache; a search includes reading what is known of the results.
+Vectors are drawn from clusters of about 100: a unit centre plus Gaussian noise of stated length, brought back to length
+1. With noise 1.0 two members of a cluster have a cosine of about 0.5, with 1.5 of about 0.3, while strangers among a
+million reach 0.2. Queries are fresh draws of the same clusters. The index is filled through the same call as `equiav
+index` uses, and searched in a fresh process with the files in the page cache; a search includes reading what is known
+of the results.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "search.json"
 PICTURE = ROOT / "docs" / "images" / "search.png"
 WIDTH, PER_CLUSTER, K, SEED = 512, 100, 10, 0
 NOISES = (1.0, 1.5)
-PROBES = (1, 4, 16, 64, 256)
-CANDIDATES = (50, 100, 200, 400, 800)
+PROBES = (16, 64, 256, 512, 1024)
+CANDIDATES = (50, 100, 400, 1600)
 
 
 def draws(count: int, noise: float, clusters: int, purpose: int) -> NDArray[np.float32]:
@@ -66,6 +67,7 @@ class Peak(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        """Looks until told to stop."""
         while not self.done.wait(0.02):
             self.mb = max(self.mb, anonymous_mb())
 
@@ -89,8 +91,8 @@ def build(folder: Path, count: int, noise: float, portion: int) -> dict[str, Any
     state = store.state.compressed["visual"]
     disk = sum(f.stat().st_size for f in folder.iterdir())
     return {
-        "seconds": seconds, "cpu_seconds": cpu, "peak_anonymous_mb": peak.mb, "lists": compressed.lists_for(state.trained),
-        "trained_at": state.trained, "covered": state.rows, "disk_mb": disk / 1e6,
+        "seconds": seconds, "cpu_seconds": cpu, "peak_anonymous_mb": peak.mb,
+        "lists": compressed.lists_for(state.trained), "trained_at": state.trained, "covered": state.rows, "disk_mb": disk / 1e6,
         "compressed_mb": (folder / state.file).stat().st_size / 1e6,
     }  # fmt: skip
 
