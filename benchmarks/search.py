@@ -92,8 +92,8 @@ def build(folder: Path, count: int, noise: float, portion: int) -> dict[str, Any
     disk = sum(f.stat().st_size for f in folder.iterdir())
     return {
         "seconds": seconds, "cpu_seconds": cpu, "peak_anonymous_mb": peak.mb,
-        "lists": compressed.lists_for(state.trained), "trained_at": state.trained, "covered": state.rows, "disk_mb": disk / 1e6,
-        "compressed_mb": (folder / state.file).stat().st_size / 1e6,
+        "lists": compressed.lists_for(state.trained), "trained_at": state.trained, "covered": state.rows,
+        "disk_mb": disk / 1e6, "compressed_mb": (folder / state.file).stat().st_size / 1e6,
     }  # fmt: skip
 
 

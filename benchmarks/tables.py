@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import estimates
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -96,6 +98,25 @@ def retrieval(r: dict[str, Any]) -> str:
     return markdown(header, rows) + f"\n\nEmbeddings {r['width']} wide, one thread. {origin(r)}."
 
 
+def search(r: dict[str, Any]) -> str:
+    rows = []
+    for noise, run in r["noise"].items():
+        made, found, default = run["build"], run["search"], run["search"]["default"]
+        rows.append([
+            noise, f"{made['cpu_seconds'] / 60:.1f}", f"{made['peak_anonymous_mb']:.0f}",
+            f"{found['anonymous_mb']:.0f}",
+            f"{default['p50_ms']:.1f}", f"{default['p95_ms']:.1f}", f"{default['p50_cpu_ms']:.1f}",
+            f"{default['recall_at_10']:.3f}",
+        ])  # fmt: skip
+    header = ["noise", "build, CPU-min", "memory while building, MB", "memory while searching, MB"]
+    header += ["p50, ms", "p95, ms", "CPU p50, ms", "recall@10"]
+    return markdown(header, rows) + (
+        f"\n\n{r['count']:,} vectors of {r['width']} ({r['raw_mb']:.0f} MB as float32) in clusters of about "
+        f"{r['per_cluster']}, default settings, one core. Memory is the process's anonymous resident memory; p50 and p95 "
+        f"are by the clock. FAISS {r['provenance']['faiss']}, {origin(r)}."
+    )
+
+
 def cost(r: dict[str, Any]) -> str:
     rows = []
     for m in r["modalities"]:
@@ -107,6 +128,14 @@ def cost(r: dict[str, Any]) -> str:
     return markdown(["modality", "row", "10^9 multiply-adds", "paper"], rows) + f"\n\n{r['convention']}."
 
 
+def estimate_training(*records: dict[str, Any]) -> str:
+    return markdown(["AudioSet-2M, base model", "arithmetic", ""], estimates.training(*records))
+
+
+def estimate_collection(*records: dict[str, Any]) -> str:
+    return markdown(["a hundred million clips", "arithmetic", ""], estimates.collection(*records))
+
+
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "augment": (("augment.json",), augment),
     "training_step": (("training_step.json",), training_step),
@@ -114,8 +143,14 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "cost": (("cost.json",), cost),
     "prepare": (("prepare.json",), prepare),
     "loader": (("loader.json",), loader),
+    "search": (("search.json",), search),
     "retrieval": (("retrieval.json",), retrieval),
     "paired": (("class_paired.json", "av_mnist.json"), paired),
+    "estimate_training": (
+        ("training_step.json", "loader.json", "prepare.json", "storage.json"),
+        estimate_training,
+    ),
+    "estimate_collection": (("cost.json", "prepare.json", "storage.json"), estimate_collection),
 }
 
 

@@ -43,6 +43,8 @@ def test_results(demo):
         assert values["pool"] == 40
     assert results["chance"]["R@10"] == 25.0
     assert set(results["probe_mAP"]) == {"audio", "visual", "audiovisual"}
+    assert results["localisation"]["all"]["sound"]["pictures"] == 40
+    assert set(results["equivariance"]["augmentations"]["visual"]) == {"crop", "jitter", "blur", "flip", "grey"}
     assert results["provenance"]["commit"]
     assert str(out / "report.html") in done.stdout
     assert "left" in done.stderr  # progress with time left
@@ -50,7 +52,9 @@ def test_results(demo):
 
 def test_report_needs_nothing_else(demo):
     html = (demo[0] / "report.html").read_text()
-    assert html.count("<audio") == 8
+    assert html.count("<audio") == 14  # retrieval and localisation
+    assert "Where the sound comes from" in html
+    assert "Does the predictor follow the augmentation?" in html
     assert html.count("data:image/png;base64,") > 40
     assert not re.search(r'(src|href)="(?!data:)', html)
 

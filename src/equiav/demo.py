@@ -24,7 +24,11 @@ from equiav.data.world import KINDS
 from equiav.errors import ConfigError
 from equiav.evaluation.benchmark import Sides
 from equiav.evaluation.embed import embed_dataset
+from equiav.evaluation.equivariance import equivariance_record
+from equiav.evaluation.equivariance_report import part_table, similarity_table
 from equiav.evaluation.exhibits import evenly_spaced, exhibits
+from equiav.evaluation.localisation import Localised, localisation_record, localise_dataset, subsets
+from equiav.evaluation.localisation_report import example_rows, figures_table
 from equiav.evaluation.probe import pooled_features, probe
 from equiav.evaluation.retrieval import RetrievalResult, chance, retrieve
 from equiav.evaluation.retrieval_report import against_chance, sound_row
@@ -38,6 +42,8 @@ from equiav.types import Embeddings, Modality
 RESULTS, REPORT = "results.json", "report.html"
 PROBE_CLIPS = 2000
 SQUARE = 60
+MAPS = 6
+EQUIVARIANCE_CLIPS = 200
 PROCESSES = 2  # fixed, so that every machine with two cores or more gets the same numbers
 
 
@@ -48,6 +54,9 @@ class Measured:
     embeddings: Embeddings
     retrieval: RetrievalResult
     probes: dict[str, float]
+    localised: Localised
+    localisation: dict[str, Any]
+    equivariance: dict[str, Any] | None  # only where a predictor was trained
 
 
 def run_demo(out: Path, overrides: tuple[str, ...] = (), say: Callable[[str], None] = lambda line: None) -> Path:
@@ -70,7 +79,7 @@ def run_demo(out: Path, overrides: tuple[str, ...] = (), say: Callable[[str], No
 
 
 def measure(loaded: LoadedModel, test: WorldDataset, say: Callable[[str], None]) -> Measured:
-    """Retrieval among the test scenes and a linear probe per modality."""
+    """Retrieval among the test scenes, a linear probe per modality, localisation and equivariance."""
     config = loaded.config
     inputs = build_inputs(config.audio)
     embeddings = embed_dataset(loaded.model, test, inputs, loaded.banks, config.objective.representation)
@@ -82,7 +91,21 @@ def measure(loaded: LoadedModel, test: WorldDataset, say: Callable[[str], None])
         clips = WorldDataset(clips.world, clips.start, min(len(clips), limit or len(clips)))
         features = pooled_features(loaded.model, clips, inputs)
         parts[split] = (features, multi_hot(label_names(clips), KINDS))
-    return Measured(embeddings, retrieve(embeddings), _probes(parts))
+    localised = localise_dataset(loaded, test, say=say)
+    return Measured(
+        embeddings,
+        retrieve(embeddings),
+        _probes(parts),
+        localised,
+        localisation_record(test, localised),
+        _equivariance(loaded, test, say),
+    )
+
+
+def _equivariance(loaded: LoadedModel, test: WorldDataset, say: Callable[[str], None]) -> dict[str, Any] | None:
+    if loaded.config.objective.intra != "equivariant":
+        return None
+    return equivariance_record(loaded, test, count=EQUIVARIANCE_CLIPS, draws=4, centroid_clips=20, say=say)
 
 
 def _probes(parts: dict[str, tuple[dict[Modality, Tensor], Tensor]]) -> dict[str, float]:
@@ -105,6 +128,8 @@ def results_record(loaded: LoadedModel, measured: Measured, out: Path, seconds: 
         "retrieval": measured.retrieval.record(),
         "chance": {f"R@{k}": chance(k, pool) for k in (1, 5, 10)},
         "probe_mAP": measured.probes,
+        "localisation": measured.localisation,
+        "equivariance": measured.equivariance,
         "pool": pool,
         "steps": loaded.meta["step"],
         "seconds_of_training": round(seconds, 1),
@@ -142,6 +167,7 @@ def write_report(
     )
     shown, sides = exhibits(test, loaded.config), Sides(measured.embeddings.audio, measured.embeddings.visual)
     page.add(*(sound_row(shown, sides, query) for query in evenly_spaced(len(test))))
+    _localisation(page, loaded, test, measured)
     page.heading("Retrieval among held-out scenes").figure(against_chance(measured.retrieval.record()))
     page.heading("Training").figure(_training_figure(out), "Losses and validation as training went on.")
     page.heading("Similarity of every sound with every picture")
@@ -154,10 +180,40 @@ def write_report(
             [[name, f"{value:.1f}"] for name, value in measured.probes.items()],
         )
     )
+    if measured.equivariance:
+        _follows(page, measured.equivariance)
     page.heading("Where the numbers come from")
     facts = {**{k: results[k] for k in ("steps", "seconds_of_training", "seed", "checkpoint")}, **results["provenance"]}
     page.add(table(["fact", "value"], [[k, str(v)] for k, v in facts.items()]))
     page.write(out / REPORT)
+
+
+def _localisation(page: Page, loaded: LoadedModel, test: WorldDataset, measured: Measured) -> None:
+    """Where the sound comes from: figures beside the controls, and maps of scenes in which the sound must choose."""
+    page.heading("Where the sound comes from")
+    page.text(
+        "Each row: a held-out sound, its picture with a frame round what sounds, and the model's map under this sound "
+        "and under another scene's. A green rim: the hottest spot lies in the frame.",
+        note=True,
+    )
+    *_, (subset, places) = subsets(test, measured.localised.rows).items()
+    chosen = [places[k] for k in evenly_spaced(len(places))][:MAPS]
+    page.add(*example_rows(test, measured.localised, chosen, loaded.config.audio.sample_rate))
+    for name, values in measured.localisation.items():
+        page.text(f"Scenes: {name} ({values['sound']['pictures']})", note=name != subset).add(figures_table(values))
+
+
+def _follows(page: Page, record: dict[str, Any]) -> None:
+    """Whether the predictor follows the augmentation."""
+    page.heading("Does the predictor follow the augmentation?")
+    page.text(
+        "Cosine of the predicted embedding with that of the really augmented input: with the true vector, with the "
+        "input as it is (identity), and with the vector of another draw.",
+        note=True,
+    )
+    page.add(similarity_table(record))
+    for m, rows in record["augmentations"].items():
+        page.text(f"Augmentation by augmentation, {m}:").add(part_table(rows))
 
 
 def _training_figure(out: Path) -> bytes:

@@ -56,6 +56,7 @@ def test_clips_are_served_by_name(client, media):
     film = client.get(f"/clip/film?id={name}", headers={"range": "bytes=0-99"})
     assert film.status_code == 206
     assert film.headers["content-type"] == "video/mp4"
+    assert client.get(f"/clip/picture?id={name}").content.startswith(b"\xff\xd8")
     assert client.get(f"/clip/sound?id={name}").content.startswith(b"RIFF")
 
 

@@ -101,7 +101,7 @@ def test_unreadable_file(visit):
 def test_too_large_a_file(visit):
     page = visit()
     drop(open_tab(page, "Sound"), "large.wav", bytes(2_000_000))
-    page.get_by_text(re.compile("exceed the maximum allowed size of 1 Mb")).first.wait_for()
+    page.get_by_text(re.compile("exceed the maximum allowed size of 1.0 Mb")).first.wait_for()
 
 
 def test_too_long_a_file(visit, tmp_path):

@@ -96,9 +96,7 @@ def test_video_lies_halfway_between_sound_and_picture(embedder, files):
     sound = sine(1.0, 16000)
     films = [embedder.image(f) for f in frames]
     expected = embedder.audio((sound, 16000)) + np.sum(films, axis=0) / np.linalg.norm(np.sum(films, axis=0))
-    np.testing.assert_allclose(
-        embedder.video((frames, sound, 16000)), expected / np.linalg.norm(expected), atol=1e-5
-    )
+    np.testing.assert_allclose(embedder.video((frames, sound, 16000)), expected / np.linalg.norm(expected), atol=1e-5)
 
 
 def test_errors_are_by_item(embedder, files):

@@ -45,7 +45,7 @@ def recall(store, vectors, rows, filters=()):
         scores = vectors[rows] @ query
         truth = {f"c{rows[i]}" for i in np.argsort(-scores)[:10]}
         found = store.search(query, "visual", 10, parse_filters(filters))
-        assert len(found) == 10
+        assert len(found) <= 10
         assert [f.score for f in found] == sorted((f.score for f in found), reverse=True)
         for one in found:
             assert one.score == pytest.approx(float(vectors[int(one.entry.id[1:])] @ query), abs=1e-5)
@@ -78,7 +78,7 @@ def test_few_candidates_find_less(store):
 
 
 def test_what_came_last_is_found_before_it_is_compressed(store):
-    filled, vectors = store
+    filled, _ = store
     late = clustered(3, 100)
     filled.add(made(late, COUNT))
     assert filled.state.compressed["visual"].rows == COUNT

@@ -90,7 +90,7 @@ def test_filters(index):
 
 @pytest.mark.parametrize("text", ["label", "=dog", "start>=soon", "label~dog"])
 def test_filters_that_are_none(text):
-    with pytest.raises(DataError, match="is no filter|not a number"):
+    with pytest.raises(DataError, match=r"is no filter|not a number"):
         parse_filters([text])
 
 

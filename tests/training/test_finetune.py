@@ -106,6 +106,22 @@ def test_drop_path_keeps_the_mean_and_skips_samples(rng):
     assert torch.equal(out[1], x[1])
 
 
+def test_drop_path_reaches_every_block_of_the_encoders(tmp_path):
+    model = finetuner(tmp_path).model
+    encoder = model.encoders["audio"]
+    x = torch.randn(2, 1, 64, 32)
+    kept = torch.stack([torch.zeros(2, 2), torch.ones(2, 2)])  # the first clip skips both blocks
+    h = encoder(x.transpose(2, 3), kept)
+    patches = encoder.norm(encoder.patch_embed(x.transpose(2, 3)) + encoder.pos_embed)
+    torch.testing.assert_close(h[0], patches[0])
+    torch.testing.assert_close(h[1], encoder(x.transpose(2, 3))[1])
+    pictures = torch.randn(2, 3, 32, 32)
+    inputs = {Modality.AUDIO: x, Modality.VISUAL: pictures}
+    dropped = model(inputs, {Modality.AUDIO: kept})
+    assert not torch.allclose(dropped[0], model(inputs)[0])
+    torch.testing.assert_close(dropped[1], model(inputs)[1])
+
+
 # Rates
 
 

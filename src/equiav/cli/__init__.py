@@ -13,7 +13,20 @@ from equiav.cli import search, serve  # isort: skip
 from equiav.cli.app import app
 from equiav.errors import EquiAVError
 
-__all__ = ["ablate", "app", "data", "equivariance", "evaluate", "finetune", "localise", "main", "models", "search", "serve", "train"]
+__all__ = [
+    "ablate",
+    "app",
+    "data",
+    "equivariance",
+    "evaluate",
+    "finetune",
+    "localise",
+    "main",
+    "models",
+    "search",
+    "serve",
+    "train",
+]
 
 
 def main() -> None:

@@ -13,7 +13,6 @@ from equiav.web.service import Look
 
 # What browsers play by themselves; of anything else the sound is decoded for them.
 FILMS = {".mp4": "video/mp4", ".m4v": "video/mp4", ".webm": "video/webm", ".mov": "video/quicktime"}
-THUMBNAILS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp"}
 
 # Trimming in the browser would load a library from elsewhere: its buttons go.
 STYLE = """
@@ -62,7 +61,7 @@ def _clip(hit: Hit) -> str:
 
 
 def _player(hit: Hit) -> str:
-    poster = thumbnail(hit.thumbnail)
+    poster = address("picture", hit.id) if hit.thumbnail is not None else ""
     if hit.path is not None and hit.path.suffix.lower() in FILMS:
         source = f"{address('film', hit.id)}#t={hit.start:.2f},{hit.end:.2f}"
         look = f' poster="{poster}"' if poster else ""
@@ -74,14 +73,6 @@ def _player(hit: Hit) -> str:
     if hit.path is None or hit.end <= hit.start:
         return image
     return f'{image}<audio controls preload="none" src="{address("sound", hit.id)}"></audio>'
-
-
-def thumbnail(path: Path | None) -> str:
-    """A small picture of the index, inside the page; empty where there is none."""
-    kind = THUMBNAILS.get(path.suffix.lower()) if path is not None else None
-    if path is None or kind is None or not path.is_file():
-        return ""
-    return data_uri(kind, path.read_bytes())
 
 
 def looks_html(looks: Sequence[Look]) -> str:

@@ -14,7 +14,7 @@ from equiav.web.service import Service
 
 
 def clip_routes(service: Service) -> APIRouter:
-    """/clip/film gives the file of an entry if browsers can play it, /clip/sound its stretch of sound as WAV."""
+    """/clip/film is the file of an entry if browsers play it, /clip/sound its stretch as WAV, /clip/picture a look."""
     routes = APIRouter()
 
     def entry_of(name: str) -> Entry:
@@ -30,6 +30,13 @@ def clip_routes(service: Service) -> APIRouter:
         if path is None or kind is None or not path.is_file():
             raise HTTPException(404, "no film of this clip")
         return FileResponse(path, media_type=kind)
+
+    @routes.get("/clip/picture")
+    def picture(id: str) -> Response:
+        path = service.index.thumbnails.path(entry_of(id).id)
+        if path is None:
+            raise HTTPException(404, "no picture of this clip")
+        return FileResponse(path, media_type="image/jpeg")
 
     @routes.get("/clip/sound")
     def sound(id: str) -> Response:

@@ -7,12 +7,12 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
+from equiav.report.html import data_uri
 from equiav.search.index import Index
 from equiav.search.records import SIDES, Side
-from equiav.web.cards import thumbnail
 
 POINTS = 1500  # of each side at most
-PICTURES = 400  # points that show their picture, at most
+PICTURES = 200  # points that show their picture, at most
 COLOURS = {"audio": "#d1495b", "visual": "#2e86ab"}
 WIDTH, HEIGHT, EDGE, PICTURE = 800, 520, 24, 96
 
@@ -40,16 +40,19 @@ def map_html(index: Index) -> str:
     pictured = {name for name, _ in ids[:: max(1, -(-len(ids) // PICTURES))]}
     drawn = []
     for (name, side), (x, y) in zip(ids, places.tolist(), strict=True):
-        picture = thumbnail(index.thumbnails.path(name)) if name in pictured else ""
-        drawn.append(_point(name, COLOURS[side], x, y, picture))
+        place = index.thumbnails.path(name) if name in pictured else None
+        drawn.append(_point(name, COLOURS[side], x, y, place.read_bytes() if place is not None else b""))
     legend = f'<span style="color:{COLOURS["audio"]}">●</span> sounds, '
     legend += f'<span style="color:{COLOURS["visual"]}">●</span> pictures of the same clips'
     return f'<p>{legend}</p><svg class="map" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join(drawn)}</svg>'
 
 
-def _point(name: str, colour: str, x: float, y: float, picture: str) -> str:
+def _point(name: str, colour: str, x: float, y: float, jpeg: bytes) -> str:
     cx, cy = EDGE + x * (WIDTH - 2 * EDGE), EDGE + y * (HEIGHT - 2 * EDGE)
     left, top = min(cx + 8, WIDTH - PICTURE), min(cy + 8, HEIGHT - PICTURE)
-    shown = f'<image href="{picture}" x="{left:.0f}" y="{top:.0f}" width="{PICTURE}"/>' if picture else ""
+    shown = ""
+    if jpeg:
+        source = data_uri("image/jpeg", jpeg)
+        shown = f'<image href="{source}" x="{left:.0f}" y="{top:.0f}" width="{PICTURE}"/>'
     dot = f'<circle cx="{cx:.1f}" cy="{cy:.1f}" r="5" fill="{colour}" fill-opacity=".7"/>'
     return f"<g><title>{escape(name)}</title>{dot}{shown}</g>"

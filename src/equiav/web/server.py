@@ -20,6 +20,7 @@ from equiav.errors import EquiAVError
 from equiav.web.service import Service
 
 UPLOADS = "uploads"
+SESSIONS = 64  # gradio keeps the last answer to each of them, and a caller of the API is a new one every time
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -131,6 +132,7 @@ def build_app(service: Service, folder: Path, *, host: str) -> Any:
     theme = gr.themes.Base(font=fonts, font_mono=["ui-monospace", "monospace"], primary_hue="blue")
     page = build_page(service, examples)
     page.has_launched = True  # gradio refuses paths that nobody uploaded only from a page it takes for launched
+    page.state_session_capacity = SESSIONS
     return gr.mount_gradio_app(
         app, page, path="/", max_file_size=service.bounds.bytes, allowed_paths=[],
         show_error=False, ssr_mode=False, mcp_server=False, theme=theme, css=STYLE, footer_links=[],
