@@ -17,6 +17,7 @@ import estimates
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+MARKS = {"above": " ↑", "below": " ↓", "level with": " ="}
 BLOCK = re.compile(r"(<!-- table:(\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
@@ -112,8 +113,8 @@ def search(r: dict[str, Any]) -> str:
     header += ["p50, ms", "p95, ms", "CPU p50, ms", "recall@10"]
     return markdown(header, rows) + (
         f"\n\n{r['count']:,} vectors of {r['width']} ({r['raw_mb']:.0f} MB as float32) in clusters of about "
-        f"{r['per_cluster']}, default settings, one core. Memory is the process's anonymous resident memory; p50 and p95 "
-        f"are by the clock. FAISS {r['provenance']['faiss']}, {origin(r)}."
+        f"{r['per_cluster']}, default settings, one core. Memory is the process's anonymous resident memory; p50 and "
+        f"p95 are by the clock. FAISS {r['provenance']['faiss']}, {origin(r)}."
     )
 
 
@@ -126,6 +127,34 @@ def cost(r: dict[str, Any]) -> str:
             theirs = r["paper"]["increase"][m["modality"]][s]
             rows.append([m["modality"], f"S = {s}", f"+{value:.2f}", f"+{theirs:.2f}"])
     return markdown(["modality", "row", "10^9 multiply-adds", "paper"], rows) + f"\n\n{r['convention']}."
+
+
+def equivariance(r: dict[str, Any]) -> str:
+    rows = []
+    for m, parts in r["augmentations"].items():
+        rank, whole = r["ranking"][m], r["similarity"][m]
+        rows.append([f"**{m}, all together**", f"**{whole['true']['mean']:.3f}**", f"{whole['identity']['mean']:.3f}",
+                     f"{whole['another_draw']['mean']:.3f}", "", f"{rank['first']:.1f}"])  # fmt: skip
+        for name, part in parts.items():
+            given = [f"{part[k]['mean']:.3f}{MARKS[part[k]['true_is']]}" for k in ("identity", "redrawn", "left_out")]
+            rows.append([f"{m}, {name}", f"{part['true']:.3f}", *given, ""])
+    header = ["augmentation", "true vector", "identity", "redrawn", "left out", "finds its view first, %"]
+    return markdown(header, rows) + (
+        f"\n\nCosines over {r['clips']} held-out scenes of the world, {r['draws']} draws each; chance of finding the "
+        f"view first {r['ranking']['audio']['chance_first']:.1f} %. ↑ the true vector is ahead, ↓ behind, = level "
+        f"within the 95 % interval. {origin(r)}."
+    )
+
+
+def localisation(r: dict[str, Any]) -> str:
+    rows = []
+    for subset, found in r["localisation"].items():
+        for name in ("sound", "other sound", "centre"):
+            ahead = found.get(f"ahead_of_{name.replace(' ', '_')}")
+            told = f"{ahead['mean']:+.1f} ({ahead['low']:+.1f} to {ahead['high']:+.1f})" if ahead else ""
+            rows.append([f"{subset}, {found[name]['pictures']} scenes", name, f"{found[name]['pointing']:.1f}", told])
+    header = ["scenes", "map made of", "points into the box, %", "its own sound is ahead by (95 %)"]
+    return markdown(header, rows) + f"\n\nMethod {r['method']}, {r['split']} scenes of the world. {origin(r)}."
 
 
 def estimate_training(*records: dict[str, Any]) -> str:
@@ -146,6 +175,8 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "search": (("search.json",), search),
     "retrieval": (("retrieval.json",), retrieval),
     "paired": (("class_paired.json", "av_mnist.json"), paired),
+    "equivariance": (("equivariance_world.json",), equivariance),
+    "localisation": (("localisation_world.json",), localisation),
     "estimate_training": (
         ("training_step.json", "loader.json", "prepare.json", "storage.json"),
         estimate_training,

@@ -42,3 +42,7 @@ class MediaError(EquiAVError):
 
 class TrainingError(EquiAVError):
     """A run that must not go on: the loss is not a number, or the output folder cannot be written."""
+
+
+class Busy(EquiAVError):
+    """A folder in which another process is at work."""

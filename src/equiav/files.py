@@ -1,11 +1,16 @@
-"""Files written whole or not at all; a place that cannot be written is one clear line."""
+"""Files written whole or not at all, folders written by one process at a time."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
-from equiav.errors import EquiAVError
+from equiav.errors import Busy, EquiAVError
+
+LOCK = ".lock"
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
@@ -17,3 +22,24 @@ def write_whole(path: Path, content: bytes | str) -> None:
         draft.replace(path)
     except OSError as error:
         raise EquiAVError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time works in a folder, the others get Busy; the lock goes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # no such locks there
+        yield
+        return
+    with (folder / LOCK).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            raise Busy(f"{folder}: is being written by {file.read().strip() or 'another process'}") from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield

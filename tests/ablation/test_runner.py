@@ -13,12 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from equiav.ablation.plan import load_experiments, plan
-from equiav.ablation.records import Busy, Folders, figure, locked, missing
+from equiav.ablation.records import Folders, figure, missing
 from equiav.ablation.worker import perform
 from equiav.checkpoint import checkpoints_of
 from equiav.cli import app
 from equiav.config import load_config
-from equiav.errors import EquiAVError
+from equiav.errors import Busy, EquiAVError
+from equiav.files import locked
 from equiav.training.trainer import Trainer
 from tests.ablation.small import PLAIN, ROOT, SMOKE, TINY, experiment, table, write
 
@@ -154,7 +155,7 @@ def test_killed_and_started_again(tmp_path):
     arguments = command("ablate", "small.yaml", "--processes", 1)
     killed = subprocess.Popen(arguments, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
     wait(lambda: any(step >= 10 for step, _ in checkpoints_of(out)))
-    with pytest.raises(Busy, match="is being run by process"), locked(out):
+    with pytest.raises(Busy, match="is being written by process"), locked(out):
         pass
     killed.send_signal(signal.SIGKILL)
     killed.wait()

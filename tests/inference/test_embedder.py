@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 import equiav
-from equiav.errors import MediaError, ShapeError
+from equiav.errors import EquiAVError, MediaError, ShapeError
 from equiav.evaluation.embed import embed_dataset
 from equiav.inference import Embedder, EmbeddingError
 from equiav.media.clip import cuts
@@ -200,6 +200,24 @@ def test_the_digest_tells_models_apart(tmp_path):
     one = equiav.load_model(saved_model(tmp_path / "one"))
     assert one.digest == random_model().digest == equiav.load_model(saved_model(tmp_path / "copy")).digest
     assert one.digest != random_model(seed=1).digest
+
+
+def test_a_device_that_is_not_there(tmp_path):
+    path = saved_model(tmp_path / "model")
+    for device in ("abacus", "cuda:99"):
+        with pytest.raises(EquiAVError, match=f"device '{device}': .* try cpu"):
+            equiav.load_model(path, device=device)
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_the_same_on_an_accelerator(tmp_path, files, device):
+    there = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available}[device]()
+    if not there:
+        pytest.skip(f"no {device} here")
+    there, here = (Embedder(equiav.load_model(saved_model(tmp_path / d), d)) for d in (device, "cpu"))
+    for name in ("audio", "image", "video"):
+        one, other = (getattr(e, name)(files / "2.mp4") for e in (there, here))
+        np.testing.assert_allclose(one, other, atol=1e-3)
 
 
 def test_real_media(shared, embedder):

@@ -90,6 +90,19 @@ def test_what_came_last_is_found_before_it_is_compressed(store):
     assert filled.search(late[5], "visual", 1, ())[0].entry.id == f"c{COUNT + 5}"
 
 
+def test_a_reader_survives_a_writer(store):
+    """What was opened before a change, but not yet read, is read in its new state; what was read stays as it was."""
+    filled, vectors = store
+    early, late = (LocalStore(filled.folder, WIDTH, probes=16, candidates=100) for _ in range(2))
+    assert recall(early, vectors, np.arange(COUNT)) >= 0.95
+    more = clustered(3, 300)
+    filled.add(made(more, COUNT))
+    filled.remove(["c0"])
+    assert recall(early, vectors, np.arange(COUNT)) >= 0.95
+    assert late.search(more[7], "visual", 1, ())[0].entry.id == f"c{COUNT + 7}"
+    assert len(late) == COUNT + 299
+
+
 def test_much_growth_learns_new_lists(store):
     filled, _ = store
     filled.add(made(clustered(5, 4 * LIMIT), COUNT))

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse
 from equiav.errors import EquiAVError
 from equiav.web import server
 from equiav.web.bounds import Bounds
-from equiav.web.gate import Gate
+from equiav.web.gate import Gate, stored_bytes
 from equiav.web.server import listening, own_folder, require_gradio, sweep, swept
 
 
@@ -79,6 +79,15 @@ def test_gate(tmp_path):
     assert gate.refusal(scope(upload, "POST", content_length="900000")) is None
     (tmp_path / "many").write_bytes(bytes(16_500_000))
     assert gate.refusal(scope(upload, "POST", content_length="900000")).status_code == 503
+
+
+def test_uploads_that_go_while_they_are_counted(tmp_path, monkeypatch):
+    for name in "abc":
+        (tmp_path / name).write_bytes(bytes(10))
+    found = list(tmp_path.iterdir())
+    monkeypatch.setattr(type(tmp_path), "rglob", lambda self, pattern: iter(found))
+    found[0].unlink()
+    assert stored_bytes(tmp_path) == 20
 
 
 def test_without_the_extra(monkeypatch):

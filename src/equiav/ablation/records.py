@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +14,11 @@ from equiav.ablation.plan import Run
 from equiav.errors import EquiAVError
 from equiav.provenance import write_json
 
-LOCK = "lock"
 OUTPUT = "output.log"
 CLOCK = "clock.json"
 TABLES = "tables"
 PARENT = "EQUIAV_ABLATE_PARENT"  # set for workers: the process that watches over them
 Record = dict[str, Any]
-
-
-class Busy(EquiAVError):
-    """Another process works on this run."""
 
 
 @dataclass(frozen=True)
@@ -78,27 +70,6 @@ def figure(record: Record, place: str, split: str) -> float | None:
     for part in place.split("."):
         tree = tree.get(part) if isinstance(tree, dict) else None
     return float(tree) if isinstance(tree, int | float) else None
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process at a time works in a run's folder; the lock goes with the process, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # no such locks there
-        yield
-        return
-    with (folder / LOCK).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            raise Busy(f"{folder}: is being run by {file.read().strip() or 'another process'}") from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
-        yield
 
 
 def _now() -> tuple[float, float]:

@@ -14,10 +14,11 @@ import yaml
 from equiav.ablation.finetuning import finetuned
 from equiav.ablation.measure import measure_cost, measure_own, measure_set, validation_curve
 from equiav.ablation.plan import FINETUNING, TRANSFER, Run, portable, run_key
-from equiav.ablation.records import PARENT, Clock, Folders, locked, missing, read_record
+from equiav.ablation.records import PARENT, Clock, Folders, missing, read_record
 from equiav.build_data import resolve
 from equiav.checkpoint import CHECKPOINTS, CONFIG, checkpoints_of, load_checkpoint
 from equiav.config import Config, parse_config
+from equiav.files import locked
 from equiav.inference import load_model
 from equiav.provenance import provenance, write_json
 from equiav.training.launch import train_on_cores

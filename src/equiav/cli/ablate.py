@@ -88,9 +88,9 @@ def _run_all(
 
 def _only(key: str, planned: Sequence[Any], folders: Any, discard: bool) -> None:
     """One run in this process, with the exit codes that the runner knows."""
-    from equiav.ablation.records import Busy
     from equiav.ablation.runner import BUSY, STOPPED
     from equiav.ablation.worker import Stopped, perform
+    from equiav.errors import Busy
 
     found = [run for run in planned if run.key == key]
     if not found:

@@ -21,6 +21,7 @@ from equiav.data.manifest import Source
 from equiav.data.pool import Failure, run_isolated
 from equiav.data.sources import find_sources, ordered
 from equiav.errors import DataError
+from equiav.files import locked
 from equiav.media.clip import CLIP_SECONDS
 from equiav.media.decode import FRAMES
 from equiav.media.streams import Limits
@@ -29,7 +30,7 @@ from equiav.provenance import write_json
 
 __all__ = ["Summary", "find_sources", "prepare"]
 
-WORK, PLAN, LOCK = "work", "plan.json", ".lock"
+WORK, PLAN = "work", "plan.json"
 SHARD_BYTES = 256 << 20
 SAY_SECONDS = 2.0
 
@@ -72,7 +73,7 @@ def prepare(
     listed = ordered(sources)
     mark = fingerprint(listed, settings, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
-    with _locked(out):
+    with locked(out):
         if (out / META).exists():
             return _finished(out, mark, part, say)
         plan = _plan(listed, out, mark, part, say)
@@ -114,22 +115,6 @@ def _finished(out: Path, mark: str, part: tuple[int, int], say: Callable[[str], 
     # Killed between writing and tidying up.
     shutil.rmtree(out / WORK, ignore_errors=True)
     return summary_of(meta)
-
-
-@contextlib.contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """One run at a time in a folder; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks there
-        yield
-        return
-    with (out / LOCK).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DataError(f"{out} is being written by another run of prepare") from error
-        yield
 
 
 def _plan(listed: list[Source], out: Path, mark: str, part: tuple[int, int], say: Callable[[str], None]) -> _Plan:

@@ -85,7 +85,9 @@ class ShardDataset:
         self.rows = np.flatnonzero(np.isin(self.index.split, [SPLITS.index(s) for s in wanted]))
         self._files: OrderedDict[int, int] = OrderedDict()
         if not len(self.rows):
-            raise DataError(f"{folder} holds no clips for {split or 'any use'}; its splits are {self.meta.get('splits')}")
+            raise DataError(
+                f"{folder} holds no clips for {split or 'any use'}; its splits are {self.meta.get('splits')}"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the index and opens the shards by itself.

@@ -31,7 +31,7 @@ class Agreement:
         return Agreement(self.pointing[index], self.adaptive_iou[index], self.median_iou[index])
 
     def record(self) -> dict[str, float]:
-        """Per cent; `cIoU` is the share of pictures with a median IoU of at least 0.5, `AUC` its area over thresholds."""
+        """Per cent; `cIoU`: pictures with a median IoU of at least 0.5; `AUC`: the same over all thresholds."""
         success = [float((self.median_iou >= threshold).double().mean()) for threshold in THRESHOLDS]
         step = THRESHOLDS[1] - THRESHOLDS[0]
         area = sum((a + b) / 2 * step for a, b in pairwise(success))

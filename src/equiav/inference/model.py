@@ -15,7 +15,7 @@ from torch import Tensor
 from equiav.build import build_bank, build_inputs, build_model
 from equiav.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from equiav.config import Config
-from equiav.errors import CheckpointError, WeightsError
+from equiav.errors import CheckpointError, EquiAVError, WeightsError
 from equiav.media.image import square
 from equiav.models.equiav import EquiAV
 from equiav.models.weights import load_strict
@@ -86,6 +86,7 @@ def load_model(path: str | Path, device: str = "cpu") -> LoadedModel:
 
 def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> LoadedModel:
     """The model of a checkpoint already read; `path` is for messages."""
+    _check_device(device)
     banks = {m: checkpoint.weights.get(BANK + m.value) for m in Modality}
     weights = {key: value for key, value in checkpoint.weights.items() if not key.startswith(BANK)}
     model = build_model(checkpoint.config)
@@ -97,6 +98,13 @@ def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> 
     if len(kept) < len(banks):
         raise CheckpointError(f"{path}: lacks its banks of augmentation vectors")
     return LoadedModel(model.to(device).eval(), checkpoint.config, kept, checkpoint.meta)
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # whichever the build of torch prefers
+        raise EquiAVError(f"device {device!r}: this machine, or this build of torch, has none; try cpu") from error
 
 
 def save_model(

@@ -32,7 +32,6 @@ class Column:
         if content.size % self.width:
             raise ValueError(f"{self.path.name}: {content.shape} are no rows of {self.width}")
         with self.path.open("r+b" if self.path.exists() else "w+b") as file:
-            file.truncate(count * self.row_bytes)
             file.seek(count * self.row_bytes)
             file.write(content.tobytes())
             file.flush()

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equiav.errors import DataError
+from equiav.files import locked
 from equiav.search import compressed
 from equiav.search.columns import Column
 from equiav.search.filters import Filter, tags
-from equiav.search.lock import locked
 from equiav.search.records import SIDES, Entry, Side, Vector, digest64
 from equiav.search.state import Compressed, State, read_state, switch_state
 from equiav.search.store import Found
@@ -93,6 +94,7 @@ class LocalStore:
 
     def search(self, vector: Vector, side: Side, k: int, filters: Sequence[Filter]) -> list[Found]:
         """The nearest k entries on a side that meet all filters, best first; ties in the order they came."""
+        self._load()
         owners = self._owners[side]
         mask = self._mask(tuple(filters)) if filters else self._alive
         allowed = None if mask is None else mask[owners]
@@ -194,6 +196,18 @@ class LocalStore:
     def _reopen(self) -> None:
         self._forget()
         self.state = read_state(self.folder)
+
+    def _load(self) -> None:
+        """Opens what is replaced rather than grown; a writer may have replaced it since the state was read."""
+        while True:
+            try:
+                _ = self._alive, self._compressed
+                return
+            except DataError:
+                before = self.state
+                self._reopen()
+                if self.state == before:
+                    raise
 
     def _forget(self) -> None:
         for name in ("_text", "_ends", "_ids", "_places", "_tags", "_vectors", "_owners", "_alive"):

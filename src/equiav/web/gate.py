@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,16 @@ class Gate:
             return PlainTextResponse("An upload must say how long it is.", 411)
         if int(length) > self.bounds.bytes + SLACK:
             return PlainTextResponse(f"Too large: at most {self.bounds.megabytes} MB are taken.", 413)
-        stored = sum(p.stat().st_size for p in self.folder.rglob("*") if p.is_file())
-        if stored + int(length) > self.bounds.stored:
+        if stored_bytes(self.folder) + int(length) > self.bounds.stored:
             return PlainTextResponse("Too many uploads at present; try again in a few minutes.", 503)
         return None
+
+
+def stored_bytes(folder: Path) -> int:
+    """What the files in a folder take; those deleted while they are counted take nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            status = path.stat()
+            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total

@@ -21,6 +21,7 @@ from equiav.web.service import Kind, Service
 log = logging.getLogger(__name__)
 
 HINT = '<p class="quiet">Drop a file, or click one of the examples.</p>'
+QUIET: dict[str, Any] = {"print_exception": False}  # what a visitor did wrong is not for the log
 Handler = Callable[..., str]
 
 
@@ -32,12 +33,12 @@ def guarded(work: Handler) -> Handler:
         try:
             return work(*files)
         except MediaError as error:
-            raise gr.Error(f"{error.path.name}: {error.reason}", title="This file cannot be used") from None
+            raise gr.Error(f"{error.path.name}: {error.reason}", **QUIET, title="This file cannot be used") from None
         except EquiAVError as error:
-            raise gr.Error(str(error), title="This cannot be done") from None
+            raise gr.Error(str(error), **QUIET, title="This cannot be done") from None
         except Exception:
             log.exception("%s failed", getattr(work, "__name__", "a request"))
-            raise gr.Error("Something went wrong on the server; its log says what.", title="Error") from None
+            raise gr.Error("Something went wrong on the server; its log says what.", **QUIET) from None
 
     return handler
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -21,6 +22,7 @@ from equiav.web.service import Service
 
 UPLOADS = "uploads"
 SESSIONS = 64  # gradio keeps the last answer to each of them, and a caller of the API is a new one every time
+MALLOC_ARENA_MAX, HEAPS = -8, 2  # from malloc.h
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -33,6 +35,7 @@ def require_gradio() -> None:
 def serve(service: Service, *, host: str, port: int, say: Callable[[str], None]) -> None:
     """Serves the page until it is told to stop; port 0 takes any that is free."""
     require_gradio()
+    _few_heaps()
     with listening(host, port) as door, own_folder() as folder:
         app = build_app(service, folder, host=host)
         import uvicorn
@@ -44,6 +47,12 @@ def serve(service: Service, *, host: str, port: int, say: Callable[[str], None])
         say(f"The page is at http://{name}:{door.getsockname()[1]}")
         with swept(folder / UPLOADS, service.bounds.keep):
             uvicorn.Server(config).run(sockets=[door])
+
+
+def _few_heaps() -> None:
+    """glibc gives every thread a heap of its own, and large answers leave holes in each: memory would creep up."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(MALLOC_ARENA_MAX, HEAPS)
 
 
 @contextmanager

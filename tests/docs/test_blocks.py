@@ -1,0 +1,100 @@
+"""No block of README and docs is left to chance: each is run, read by the program it names, or compared."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from equiav.data.sources import COLUMNS, find_sources
+from equiav.errors import EquiAVError
+from tests.docs.blocks import ROOT, Block, blocks, fenced_kind, indented_kind, pages
+from tests.docs.commands import check
+
+BLOCKS = [block for page in pages() for block in blocks(page)]
+SBATCH = {"job-name", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "time", "signal"}
+
+
+def of(*kinds: str) -> list[Block]:
+    return [block for block in BLOCKS if block.kind in kinds]
+
+
+@pytest.mark.parametrize("block", of("console", "run"), ids=str)
+def test_commands_exist(block):
+    for command in block.commands():
+        check(command)
+
+
+@pytest.mark.parametrize("block", of("bash"), ids=str)
+def test_scripts(block):
+    assert subprocess.run(["bash", "-n"], input=block.text, text=True, capture_output=True).stderr == ""
+    options = re.findall(r"^#SBATCH --([\w-]+)=", block.text, re.MULTILINE)
+    assert options
+    assert set(options) <= SBATCH
+    started = [command for command in block.commands() if command.startswith("srun ")]
+    assert len(started) == 1
+    check(started[0])
+
+
+@pytest.mark.parametrize("block", of("csv"), ids=str)
+def test_tables_that_prepare_reads(block, tmp_path):
+    rows = list(csv.DictReader(block.text.splitlines()))
+    assert set(rows[0]) <= COLUMNS
+    (tmp_path / "videos.csv").write_text(block.text)
+    assert len(find_sources(tmp_path / "videos.csv")) == len(rows)
+
+
+@pytest.mark.parametrize("block", of("map"), ids=str)
+def test_the_map_names_what_is_there(block):
+    """Indentation nests: a folder's lines belong to it."""
+    folders: dict[int, Path] = {}
+    for line in block.text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        inside = [folder for at, folder in sorted(folders.items()) if at < depth]
+        place = inside[-1] if inside else ROOT
+        # Names come first, two spaces apart from each other and from what is said of them.
+        names = [
+            part for part in re.split(r"\s{2,}|, ", line.strip().partition(": ")[0]) if re.fullmatch(r"[\w./]+", part)
+        ]
+        assert names, line
+        for name in [n for n in names if "." in n or n.endswith("/")]:
+            assert (place / name).exists(), f"{block}: {place / name} is not there"
+        if names[0].endswith("/"):
+            folders = {at: f for at, f in folders.items() if at < depth} | {depth: place / names[0]}
+
+
+def test_output_follows_what_prints_it():
+    for before, block in zip([None, *BLOCKS], BLOCKS, strict=False):
+        if block.kind == "output":
+            assert before is not None
+            assert before.page == block.page
+            assert before.kind in ("python", "run"), f"{block}: the output of nothing"
+
+
+def test_a_strange_block_is_refused():
+    for language, mark in (("ruby", ""), ("", ""), ("console", "skip"), ("text", "run")):
+        with pytest.raises(AssertionError, match="nothing checks it"):
+            fenced_kind(language, mark, Path("page.md"), 1)
+    with pytest.raises(AssertionError, match="nothing checks it"):
+        indented_kind("rm -rf x", Path("page.md"), 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["equiav nonsense", "equiav search x --no-such", "equiav pretrain configs/pretrain/none.yaml", "rm x",
+     "equiav pretrain configs/pretrain/smoke.yaml train.stepz=1", "make nothing", "pip install 'equiav[none]'",
+     "torchrun --nproc 2 -m equiav.cli pretrain", "ray start --tail"],
+)  # fmt: skip
+def test_a_wrong_command_is_noticed(command):
+    with pytest.raises((AssertionError, SystemExit, EquiAVError)):
+        check(command)
+
+
+def test_every_page_is_read():
+    names = {block.page.name for block in BLOCKS}
+    assert {"README.md", "quickstart.md", "method.md", "scale.md", "reproduction.md"} <= names
+    assert len(of("python")) >= 10
+    assert len([c for b in of("run") for c in b.commands()]) >= 12
