@@ -47,14 +47,15 @@ def training(
         ["work of a clip in a step", f"{step['gflop_per_step']:,.0f} GFLOP / batch {step['batch']}",
          f"{flop / 1e9:.0f} GFLOP"],
         ["work of the training", f"{CLIPS_OF_AUDIOSET:,} clips x {EPOCHS} epochs x {flop / 1e9:.0f} GFLOP",
-         f"{seen * flop:.2g} FLOP"],
+         f"{seen * flop / 1e18:.1f} x 10^18 FLOP"],
     ]  # fmt: skip
     decode = sum(loader["pieces"][k] for k in ("decode sound", "decode picture", "collate"))
     for name, peak in PEAK.items():
         speed = GPUS * peak * REACHED
         clips = speed / flop
         rows.append([
-            f"{GPUS} {name}", f"{seen * flop:.2g} FLOP / ({GPUS} x {peak / 1e12:.0f} TFLOP/s x {REACHED})",
+            f"{GPUS} {name}",
+            f"{seen * flop / 1e18:.1f} x 10^18 FLOP / ({GPUS} x {peak / 1e12:.0f} TFLOP/s x {REACHED})",
             f"{seen * flop / speed / 3600:.1f} h",
         ])  # fmt: skip
         rows.append([

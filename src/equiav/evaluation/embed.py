@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -17,7 +16,7 @@ from equiav.distributed import everyone, rank, world_size
 from equiav.media.inputs import Inputs
 from equiav.models.equiav import EquiAV, Representation
 from equiav.models.layers import Tokens
-from equiav.progress import duration
+from equiav.progress import Countdown
 from equiav.types import Batch, Embeddings, Modality
 
 Say = Callable[[str], None]
@@ -26,8 +25,6 @@ Banks = dict[Modality, Tensor]
 Reader = Callable[[Modality, Tokens], list[Tensor]]
 Item = TypeVar("Item")
 
-SAY_EVERY = 10.0  # seconds
-
 
 def silent(line: str) -> None:
     """Says nothing."""
@@ -35,12 +32,10 @@ def silent(line: str) -> None:
 
 def counted(items: Iterable[Item], count: int, what: str, say: Say) -> Iterator[Item]:
     """The same items; now and then says how many are done and how long the rest will take."""
-    began = said = time.monotonic()
-    for done, item in enumerate(items):
-        if (now := time.monotonic()) - said > SAY_EVERY and done:
-            said = now
-            say(f"{what}: {done} of {count} batches, {duration((now - began) / done * (count - done))} left")
+    countdown = Countdown(count, say, what)
+    for done, item in enumerate(items, 1):
         yield item
+        countdown.update(done)
 
 
 def device_of(model: EquiAV) -> torch.device:

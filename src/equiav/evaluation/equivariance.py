@@ -31,6 +31,7 @@ from equiav.inference import LoadedModel
 from equiav.media.image import normalise
 from equiav.models.equiav import Branch
 from equiav.models.layers import Tokens
+from equiav.progress import Countdown
 from equiav.types import Modality
 
 DRAWS = 8  # per clip: a mean over them, and the pool in which a prediction looks for its own
@@ -174,13 +175,13 @@ def measure(
     inputs = build_inputs(loaded.config.audio)
     device = next(loaded.model.parameters()).device
     found: dict[Modality, list[Cosines]] = {m: [] for m in plans}
-    done = 0
+    done, countdown = 0, Countdown(len(clips), say, "equivariance of clips")
     for part in evaluation_batches(clips, batch=batch):
         for m, plan in plans.items():
             x = inputs.before_augmentation(part.to(device), m)
             found[m].append(one_batch(loaded.model[m], plan.rows(done, done + len(part)), x))
         done += len(part)
-        say(f"equivariance: {done} of {len(clips)} clips")
+        countdown.update(done)
     return {m: joined(parts) for m, parts in found.items()}
 
 

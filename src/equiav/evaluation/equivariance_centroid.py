@@ -22,6 +22,7 @@ from equiav.evaluation.equivariance_scores import centred_cosine
 from equiav.inference import LoadedModel
 from equiav.media.image import normalise
 from equiav.models.equiav import Branch, centroid, mean_pool
+from equiav.progress import Countdown
 from equiav.randomness import stream
 from equiav.types import Modality
 
@@ -49,11 +50,12 @@ def approximation(
     inputs = build_inputs(loaded.config.audio)
     device = next(loaded.model.parameters()).device
     found: dict[Modality, list[Tensor]] = {m: [] for m in pipelines}
+    countdown = Countdown(len(clips), say, "centroids of clips")
     for i, part in enumerate(evaluation_batches(clips, batch=1)):  # one clip fills the encoder with its views
         for m, pipeline in pipelines.items():
             x = inputs.before_augmentation(part.to(device), m)
             found[m].append(one_clip(loaded.model[m], pipeline, x, stream(seed, i, f"equivariance/centroid/{m.value}")))
-        say(f"centroids: {i + 1} of {len(clips)} clips")
+        countdown.update(i + 1)
     return {m.value: _record(loaded.model[m], torch.stack(rows).to(device)) for m, rows in found.items()}
 
 

@@ -67,7 +67,7 @@ def _player(hit: Hit) -> str:
         look = f' poster="{poster}"' if poster else ""
         # Controls would cover half of a small picture: they come with the pointer, a touch or the focus.
         show = "".join(f' {event}="this.controls=true"' for event in ("onpointerenter", "onfocus", "ontouchstart"))
-        show += ' onpointerleave="this.controls=!this.paused"'
+        show += """ onpointerleave="if (event.pointerType === 'mouse') this.controls = !this.paused" """
         film = f'<video playsinline tabindex="0" preload="none"{show}{look} src="{source}"></video>'
         return f'{film}<span class="play">▶</span>'
     image = f'<img alt="" src="{poster}">' if poster else '<div class="silent">sound</div>'
