@@ -34,8 +34,8 @@ RESULTS = ROOT / "benchmarks" / "results" / "search.json"
 PICTURE = ROOT / "docs" / "images" / "search.png"
 WIDTH, PER_CLUSTER, K, SEED = 512, 100, 10, 0
 NOISES = (1.0, 1.5)
-PROBES = (16, 64, 256, 512, 1024)
-CANDIDATES = (50, 100, 400, 1600)
+PROBES = (16, 64, 256, 512, 1024, 2048)
+CANDIDATES = (50, 400, 1600)
 
 
 def draws(count: int, noise: float, clusters: int, purpose: int) -> NDArray[np.float32]:

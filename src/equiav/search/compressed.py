@@ -16,7 +16,7 @@ from equiav.errors import DataError
 LIMIT = 100_000  # vectors up to which all are compared
 PER_LIST = 40  # training vectors for each inverted list
 ROUNDS = 8  # of k-means
-PROBES = 512  # lists looked into: a quarter of them at a million vectors
+PROBES = 1024  # lists looked into: half of them at a million vectors
 CANDIDATES = 400  # re-ranked with the vectors themselves, and four more for every result wanted
 BLOCK = 20_000  # vectors read at a time
 WIDEN = 8  # how much further a filter may make it look
