@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test check fast format docs clean
+.PHONY: env demo test check fast format docs clean
+
+env: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/equiav demo

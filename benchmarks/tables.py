@@ -130,31 +130,102 @@ def cost(r: dict[str, Any]) -> str:
 
 
 def equivariance(r: dict[str, Any]) -> str:
+    """Means over seeds; marks say how many seeds have the true vector ahead, level, behind."""
+    runs = list(r["seeds"].values())
+
+    def mean(pick: Callable[[dict[str, Any]], float]) -> str:
+        return f"{sum(pick(run) for run in runs) / len(runs):.3f}"
+
+    def beside(m: str, name: str, k: str) -> str:
+        marks = "".join(MARKS[run["augmentations"][m][name][k]["true_is"]].strip() for run in runs)
+        return f"{mean(lambda run: run['augmentations'][m][name][k]['mean'])} {marks}"
+
     rows = []
-    for m, parts in r["augmentations"].items():
-        rank, whole = r["ranking"][m], r["similarity"][m]
-        rows.append([f"**{m}, all together**", f"**{whole['true']['mean']:.3f}**", f"{whole['identity']['mean']:.3f}",
-                     f"{whole['another_draw']['mean']:.3f}", "", f"{rank['first']:.1f}"])  # fmt: skip
-        for name, part in parts.items():
-            given = [f"{part[k]['mean']:.3f}{MARKS[part[k]['true_is']]}" for k in ("identity", "redrawn", "left_out")]
-            rows.append([f"{m}, {name}", f"{part['true']:.3f}", *given, ""])
+    for m, parts in runs[0]["augmentations"].items():
+        whole = [
+            mean(lambda run, m=m, k=k: run["similarity"][m][k]["mean"]) for k in ("true", "identity", "another_draw")
+        ]
+        first = ", ".join(f"{run['ranking'][m]['first']:.0f}" for run in runs)
+        rows.append([f"**{m}, all together**", f"**{whole[0]}**", *whole[1:], "", first])
+        for name in parts:
+            true = mean(lambda run, m=m, name=name: run["augmentations"][m][name]["true"])
+            rows.append([f"{m}, {name}", true, *(beside(m, name, k) for k in ("identity", "redrawn", "left_out")), ""])
     header = ["augmentation", "true vector", "identity", "redrawn", "left out", "finds its view first, %"]
     return markdown(header, rows) + (
-        f"\n\nCosines over {r['clips']} held-out scenes of the world, {r['draws']} draws each; chance of finding the "
-        f"view first {r['ranking']['audio']['chance_first']:.1f} %. ↑ the true vector is ahead, ↓ behind, = level "
-        f"within the 95 % interval. {origin(r)}."
+        f"\n\nMean cosines of {len(runs)} seeds, {runs[0]['clips']} held-out scenes of the world each, "
+        f"{runs[0]['draws']} draws a scene; chance of finding the view first "
+        f"{runs[0]['ranking']['audio']['chance_first']:.1f} %. One mark per seed: ↑ the true vector is ahead, "
+        f"↓ behind, = level within the 95 % interval. {origin(r)}."
     )
 
 
 def localisation(r: dict[str, Any]) -> str:
     rows = []
-    for subset, found in r["localisation"].items():
-        for name in ("sound", "other sound", "centre"):
-            ahead = found.get(f"ahead_of_{name.replace(' ', '_')}")
-            told = f"{ahead['mean']:+.1f} ({ahead['low']:+.1f} to {ahead['high']:+.1f})" if ahead else ""
-            rows.append([f"{subset}, {found[name]['pictures']} scenes", name, f"{found[name]['pointing']:.1f}", told])
-    header = ["scenes", "map made of", "points into the box, %", "its own sound is ahead by (95 %)"]
-    return markdown(header, rows) + f"\n\nMethod {r['method']}, {r['split']} scenes of the world. {origin(r)}."
+    for seed, run in r["seeds"].items():
+        for subset, found in run["test"].items():
+            ahead = found["ahead_of_other_sound"]
+            points = [f"{found[name]['pointing']:.1f}" for name in ("sound", "other sound", "centre")]
+            ious = [f"{found[name]['adaptive_iou']:.1f}" for name in ("sound", "other sound", "centre")]
+            told = f"{ahead['mean']:+.1f} ({ahead['low']:+.1f} to {ahead['high']:+.1f})"
+            rows.append([seed, f"{subset} ({found['sound']['pictures']})", *points, told, *ious])
+    header = ["seed", "held-out scenes", "points into the box, %: own sound", "another scene's sound", "centre prior"]
+    header += ["own above other (95 %)", "area-adaptive IoU, %: own", "another's", "centre"]
+    method = next(iter(r["seeds"].values()))["method"]
+    return markdown(header, rows) + f"\n\nThe demo's recipe, method {method}, test scenes of the world. {origin(r)}."
+
+
+def methods(r: dict[str, Any]) -> str:
+    rows = []
+    for method in next(iter(r["seeds"].values()))["validation"]:
+        for subset in ("all", "with silent things"):
+            found = [run["validation"][method][subset] for run in r["seeds"].values()]
+            values = [", ".join(f"{f[name]['pointing']:.1f}" for f in found) for name in ("sound", "other sound")]
+            rows.append([method, subset, *values])
+    header = ["method", "validation scenes", "points into the box, %: own sound", "another scene's sound"]
+    return markdown(header, rows) + f"\n\nOne figure per seed. {origin(r)}."
+
+
+def finetune(r: dict[str, Any]) -> str:
+    rows = []
+    for name, part in r.items():
+        groups: dict[str, list[float]] = {}
+        for key, run in sorted(part["runs"].items()):
+            groups.setdefault(key.rpartition("/")[0], []).append(run["metrics"][part["metric"]])
+        for key, values in groups.items():
+            start, mode = key.split("/")
+            mean = sum(values) / len(values)
+            rows.append([name, mode, start, part["metric"], ", ".join(f"{v:.1f}" for v in values), f"{mean:.1f}"])
+    header = ["data", "classifier", "start", "metric, test", "by seed", "mean"]
+    return markdown(header, rows) + f"\n\nEqual epochs from a checkpoint and from scratch. {origin(part)}."
+
+
+def library(r: dict[str, Any]) -> str:
+    rows = []
+    for way in ("sound to picture", "picture to sound", "sound to sound", "picture to picture"):
+        found = [run[way] for run in r["seeds"].values()]
+        rows.append(
+            [way, *(", ".join(f"{f[k]:.1f}" for f in found) for k in ("P@1", "P@5")), f"{found[0]['chance']:.1f}"]
+        )
+    some = next(iter(r["seeds"].values()))["sound to picture"]
+    return markdown(["query and what is searched", "P@1, % by seed", "P@5, % by seed", "chance"], rows) + (
+        f"\n\n{some['queries']} queries among {some['labelled']} labelled videos, {some['classes']} classes with more "
+        f"than one. {origin(r)}."
+    )
+
+
+def serve(r: dict[str, Any]) -> str:
+    load, fuzz = r["load"], r["fuzz"]
+    refused, memory = load["outcomes"].get("refused", 0), load["memory_mb"]
+    rows = [
+        [f"{load['clients']} clients, {load['seconds']} s: answered", str(load["outcomes"]["complete"])],
+        ["refused because the queue was full, as stated", str(refused)],
+        ["any other error", str(len(load["bad"]))],
+        ["seconds to an answer, p50 and p95", " and ".join(f"{load['answer_seconds'][k]:.1f}" for k in ("p50", "p95"))],
+        ["memory in the middle and at the end, MB", f"{memory['middle_third']:.0f} and {memory['last_third']:.0f}"],
+        [f"{fuzz['uploads']} fuzzed uploads: tracebacks to the client", str(fuzz["tracebacks"])],
+        ["files left behind", str(fuzz["files_left"])],
+    ]
+    return markdown(["the page under load", ""], rows) + f"\n\n{origin(r)}."
 
 
 def estimate_training(*records: dict[str, Any]) -> str:
@@ -175,8 +246,12 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "search": (("search.json",), search),
     "retrieval": (("retrieval.json",), retrieval),
     "paired": (("class_paired.json", "av_mnist.json"), paired),
-    "equivariance": (("equivariance_world.json",), equivariance),
-    "localisation": (("localisation_world.json",), localisation),
+    "equivariance": (("equivariance.json",), equivariance),
+    "localisation": (("localisation.json",), localisation),
+    "methods": (("localisation.json",), methods),
+    "finetune": (("finetune.json",), finetune),
+    "library": (("library.json",), library),
+    "serve": (("serve.json",), serve),
     "estimate_training": (
         ("training_step.json", "loader.json", "prepare.json", "storage.json"),
         estimate_training,

@@ -58,6 +58,7 @@ def build_encoder(config: Config, modality: Modality) -> ViT:
         mlp_ratio=cfg.mlp_ratio,
         eps=cfg.norm_eps,
         norm_augmented=cfg.norm_augmented,
+        checkpoint_activations=config.train.checkpoint_activations,
     )
 
 

@@ -216,12 +216,17 @@ class WeightsConfig(_Section):
 
 
 class ObjectiveConfig(_Section):
-    """What is learnt: the paper's method by default, its ablations by choice."""
+    """What is learnt: the paper's method by default, its ablations by choice.
+
+    With `keep_tokens` below 1, encoders see only that share of the patches in training, drawn anew for every clip, view
+    and step: faster steps, not the paper's. Evaluation sees all.
+    """
 
     intra: Literal["equivariant", "invariant", "none"] = "equivariant"
     inter: Literal["centroid", "original", "augmented", "equivariant"] = "centroid"
     representations: Positive = 16
     temperature: PositiveFloat = 0.07
+    keep_tokens: Annotated[float, Field(gt=0, le=1)] = 1.0
     loss: Literal["nt_xent", "equimod"] = "nt_xent"
     weights: WeightsConfig = WeightsConfig()
     strategy: Literal["joint", "alternating", "two_stage"] = "joint"
@@ -332,12 +337,14 @@ class TrainConfig(_Section):
 
     With `shrink_batch` a set too small for one batch gets a smaller one, with a notice, instead of a refusal.
     With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
-    all clips of the batch stay negatives of each other.
+    all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
+    block and computes the rest again for the gradient: the same numbers, less memory, more time.
     """
 
     batch: Positive = 256
     shrink_batch: bool = False
     micro_batch: Positive | None = None
+    checkpoint_activations: bool = False
     epochs: PositiveFloat | None = None
     steps: Positive | None = None
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -219,9 +219,9 @@ def test_inputs_keep_their_precision_under_autocast(tmp_path):
     seen = {}
     encode = trainer.model.audio.encode_views
 
-    def spy(x, x_aug):
+    def spy(x, x_aug, tokens):
         seen["dtypes"] = {x.dtype, x_aug.dtype}
-        return encode(x, x_aug)
+        return encode(x, x_aug, tokens)
 
     trainer.model.audio.encode_views = spy
     batch = collate([trainer.clips.sample(i, 0) for i in range(8)])

@@ -14,7 +14,7 @@ from equiav.config import Config, load_config
 from equiav.errors import ConfigError
 
 # How often a run reports and saves changes nothing in what it learns.
-COSMETIC = ("log_every", "evaluate_every", "checkpoint_every", "keep", "workers")
+COSMETIC = ("log_every", "evaluate_every", "checkpoint_every", "keep", "workers", "checkpoint_activations")
 # A set is the same wherever it lies: only the name of its place counts.
 PLACES = (("data", "path"), ("data", "train"), ("data", "validation"), ("data", "test"), ("data", "weights"))
 FINETUNING = "finetune"

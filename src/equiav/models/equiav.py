@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from equiav.models.heads import ProjectionHead
@@ -42,13 +42,18 @@ class Branch(nn.Module):
     def _picture(self, x: Tensor) -> Tensor:
         return x.transpose(2, 3) if self.modality is Modality.AUDIO and x.ndim == 4 else x
 
-    def encode(self, x: Float[Tensor, "b c h w"]) -> Tokens:
-        """h = f(x), Eq. (3)."""
-        return self.f(self._picture(x))  # type: ignore[no-any-return]
+    def encode(self, x: Float[Tensor, "b c h w"], tokens: Int[Tensor, "b kept"] | None = None) -> Tokens:
+        """h = f(x), Eq. (3); of the chosen tokens only, where some are dropped in training."""
+        return self.f(self._picture(x), tokens=tokens)  # type: ignore[no-any-return]
 
-    def encode_views(self, x: Float[Tensor, "b c h w"], x_aug: Float[Tensor, "b c h w"]) -> tuple[Tokens, Tokens]:
+    def encode_views(
+        self,
+        x: Float[Tensor, "b c h w"],
+        x_aug: Float[Tensor, "b c h w"],
+        tokens: Int[Tensor, "2*b kept"] | None = None,
+    ) -> tuple[Tokens, Tokens]:
         """h = f(x) and h' = f(x'), Eq. (3), in one pass through the encoder."""
-        return self.f.views(self._picture(x), self._picture(x_aug))
+        return self.f.views(self._picture(x), self._picture(x_aug), tokens)
 
     def equivariant(self, h: Tokens, t: Float[Tensor, "b d_t"]) -> Float[Tensor, "b out"]:
         """z_hat = g_intra(u(h, t)), Eq. (6), one vector per sample."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 Tokens = Float[Tensor, "batch tokens width"]
+Chosen = Int[Tensor, "batch kept"]  # numbers of the tokens that a sample keeps
 
 
 class Attention(nn.Module):
@@ -72,6 +73,17 @@ def draw_path(batch: int, depth: int, p: float, rng: torch.Generator) -> Float[T
         return None
     chance = torch.linspace(0, p, depth)[:, None]
     return (torch.rand(batch, depth, 2, generator=rng) >= chance) / (1 - chance)
+
+
+def draw_tokens(batch: int, tokens: int, share: float, rng: torch.Generator) -> Chosen | None:
+    """Token dropping: which tokens every sample keeps, at random, in their order; at least one.
+
+    None where all of them stay, which costs nothing.
+    """
+    kept = max(1, round(share * tokens))
+    if kept == tokens:
+        return None
+    return torch.rand(batch, tokens, generator=rng).argsort(dim=1)[:, :kept].sort(dim=1).values
 
 
 def initialise(module: nn.Module, rng: torch.Generator) -> None:

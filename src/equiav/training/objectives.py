@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
@@ -17,13 +17,15 @@ from equiav.losses.equiav import LossWeights, equiav
 from equiav.media.image import normalise
 from equiav.media.inputs import Inputs
 from equiav.models.equiav import EquiAV, mean_pool
-from equiav.models.layers import Tokens
+from equiav.models.layers import Chosen, Tokens, draw_tokens
 from equiav.randomness import stream
 from equiav.types import Batch, LossTerms, Modality
 
 Intra = Literal["equivariant", "invariant", "none"]
 Inter = Literal["centroid", "original", "augmented", "equivariant"]
 Strategy = Literal["joint", "alternating", "two_stage"]
+View = Literal["original", "intra", "second"]  # x as it is, and under either draw
+VIEWS: tuple[View, ...] = get_args(View)
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,18 @@ class ModalityDraws:
     intra: PipelineDraw
     second: PipelineDraw  # the other view of the invariant variant, Eq. (1)
     inter: Float[Tensor, "batch S d_t"]
+    tokens: Int[Tensor, "batch views kept"] | None = None  # what encoders see of each view; None: everything
 
     def rows(self, start: int, stop: int) -> ModalityDraws:
         """The draws of samples `start` up to `stop`."""
-        return ModalityDraws(self.intra.rows(start, stop), self.second.rows(start, stop), self.inter[start:stop])
+        tokens = None if self.tokens is None else self.tokens[start:stop]
+        return ModalityDraws(
+            self.intra.rows(start, stop), self.second.rows(start, stop), self.inter[start:stop], tokens
+        )
+
+    def tokens_of(self, *views: View) -> Chosen | None:
+        """The tokens of these views, one view after the other along the batch."""
+        return None if self.tokens is None else torch.cat([self.tokens[:, VIEWS.index(view)] for view in views])
 
 
 @dataclass(frozen=True)
@@ -54,14 +64,29 @@ class StepDraws:
         return StepDraws(self.audio.rows(start, stop), self.visual.rows(start, stop))
 
 
-def draw_step(augment: dict[Modality, Pipeline], batch: int, count: int, seed: int, step: int) -> StepDraws:
-    """Draws for a global batch: one stream per purpose, so that no choice of variant disturbs another's numbers."""
+def draw_step(
+    augment: dict[Modality, Pipeline],
+    batch: int,
+    count: int,
+    seed: int,
+    step: int,
+    *,
+    tokens: Mapping[Modality, int] | None = None,
+    keep: float = 1.0,
+) -> StepDraws:
+    """Draws for a global batch: one stream per purpose, so that no choice of variant disturbs another's numbers.
+
+    Of `tokens`, the number that each encoder makes of an input, the share `keep` is chosen for every view.
+    """
     drawn = {}
     for m, pipeline in augment.items():
+        rng = stream(seed, step, f"tokens/{m.value}")
+        kept = draw_tokens(batch * len(VIEWS), tokens[m], keep, rng) if tokens else None
         drawn[m] = ModalityDraws(
             pipeline.sample(batch, stream(seed, step, f"intra/{m.value}")),
             pipeline.sample(batch, stream(seed, step, f"second/{m.value}")),
             pipeline.vectors(batch, count, stream(seed, step, f"inter/{m.value}")),
+            None if kept is None else kept.view(batch, len(VIEWS), -1),
         )
     return StepDraws(drawn[Modality.AUDIO], drawn[Modality.VISUAL])
 
@@ -129,6 +154,11 @@ class Objective(nn.Module):
             branch.u.requires_grad_(self.intra == "equivariant")
             branch.g_intra.requires_grad_(self.intra != "none")
 
+    @property
+    def tokens(self) -> dict[Modality, int]:
+        """How many tokens each encoder makes of an input."""
+        return {m: len(self.model[m].f.pos_embed) for m in Modality}
+
     def _view(self, x: Tensor, m: Modality, draw: PipelineDraw | None = None) -> Tensor:
         """t(x), or x itself, as the encoder wants it."""
         with torch.autocast(x.device.type, enabled=False):
@@ -150,18 +180,23 @@ class Objective(nn.Module):
         net = self.model[m]
         match self.intra:
             case "equivariant":
-                h, h_aug = net.encode_views(self._view(x, m), self._view(x, m, draws.intra))  # Eq. (3)
+                views = self._view(x, m), self._view(x, m, draws.intra)
+                h, h_aug = net.encode_views(*views, draws.tokens_of("original", "intra"))  # Eq. (3)
                 t = self.augment[m].encode(draws.intra).to(x.device)
                 h_hat = net.u(h, t[:, None])[:, 0]  # Eq. (4)
                 pair = (net.g_intra(h_hat), net.augmented(h_aug))  # Eqs. (6), (7)
                 moved = 1 - torch.cosine_similarity(h_hat.detach(), mean_pool(h).detach(), dim=1).mean()
                 return self._inter(m, h, h_aug, draws), pair, moved
             case "invariant":
-                first, second = net.encode_views(self._view(x, m, draws.intra), self._view(x, m, draws.second))
-                h = net.encode(self._view(x, m)) if self.inter == "original" else first
+                views = self._view(x, m, draws.intra), self._view(x, m, draws.second)
+                first, second = net.encode_views(*views, draws.tokens_of("intra", "second"))
+                own = self.inter == "original"
+                h = net.encode(self._view(x, m), draws.tokens_of("original")) if own else first
                 return self._inter(m, h, first, draws), (net.augmented(first), net.augmented(second)), x.new_zeros(())
             case "none":
-                h = net.encode(self._view(x, m, draws.intra if self.inter == "augmented" else None))
+                drawn = self.inter == "augmented"
+                view = self._view(x, m, draws.intra if drawn else None)
+                h = net.encode(view, draws.tokens_of("intra" if drawn else "original"))
                 return self._inter(m, h, h, draws), None, x.new_zeros(())
             case never:
                 assert_never(never)

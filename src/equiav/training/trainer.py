@@ -51,8 +51,9 @@ class Trainer(Run):
     def _gradient(self, batch: Batch) -> Taken:
         cfg = self.config
         draws = draw_step(
-            self.objective.augment, cfg.train.batch, cfg.objective.representations, cfg.seed, self.step
-        ).rows(*self._rows())
+            self.objective.augment, cfg.train.batch, cfg.objective.representations, cfg.seed, self.step,
+            tokens=self.objective.tokens, keep=cfg.objective.keep_tokens,
+        ).rows(*self._rows())  # fmt: skip
         w = cfg.objective.weights
         weights = strategy_weights(
             LossWeights(w.inter, w.intra_audio, w.intra_visual), cfg.objective.strategy, self.step + 1, self.total
