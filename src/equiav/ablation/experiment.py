@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from equiav.config import refusal
 from equiav.errors import ConfigError
+from equiav.sections import Section
 
 ScaleName = Literal["world", "real", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
@@ -37,13 +38,7 @@ KNOWN: dict[str, dict[str, Any]] = {
 }
 
 
-class _Section(BaseModel):
-    """A frozen group of keys; unknown ones are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Column(_Section):
+class Column(Section):
     """A column: where its figure stands in a run's record, at each scale; blank where it has no meaning.
 
     `{key}` in a place is the row's key: for tables whose rows are parts of one record.
@@ -61,21 +56,21 @@ class Column(_Section):
         return found.replace("{key}", key) if found else None
 
 
-class RetrievalSet(_Section):
+class RetrievalSet(Section):
     """Another set for zero-shot retrieval: a prepared folder, and the published list of its clips."""
 
     data: str
     list: str | None = None
 
 
-class Scale(_Section):
+class Scale(Section):
     """One size of the experiment: the recipe its rows change, the seeds, what is measured."""
 
     base: str
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
-    overrides: Overrides = {}
+    overrides: Overrides = Field(default_factory=dict)
     measure: tuple[Own, ...] = ("retrieval", "probe", "similarity")
-    sets: dict[str, RetrievalSet] = {}
+    sets: dict[str, RetrievalSet] = Field(default_factory=dict)
     processes: int = Field(default=1, ge=1)
 
     @property
@@ -84,15 +79,15 @@ class Scale(_Section):
         return self.measure != ("cost",)
 
 
-class RowScale(_Section):
+class RowScale(Section):
     """What a row changes at one scale only."""
 
     base: str | None = None
     seeds: tuple[int, ...] | None = Field(default=None, min_length=1)
-    overrides: Overrides = {}
+    overrides: Overrides = Field(default_factory=dict)
 
 
-class Row(_Section):
+class Row(Section):
     """A row: what it changes in the recipe, and the paper's figures.
 
     Cited rows are others' work: nothing to run. `only` keeps a row to some scales; `key` stands for `{key}` in the
@@ -100,20 +95,20 @@ class Row(_Section):
     """
 
     name: str
-    overrides: Overrides = {}
-    paper: dict[str, float] = {}
+    overrides: Overrides = Field(default_factory=dict)
+    paper: dict[str, float] = Field(default_factory=dict)
     against: str | None = None
     cited: bool = False
     only: tuple[ScaleName, ...] = SCALES
     key: str | None = None
-    at: dict[ScaleName, RowScale] = {}
+    at: dict[ScaleName, RowScale] = Field(default_factory=dict)
 
     def runs_at(self, scale: ScaleName) -> bool:
         """Whether there is something to run at a scale."""
         return not self.cited and scale in self.only
 
 
-class Table(_Section):
+class Table(Section):
     """One table: rows, columns, scales; `reference` is the row (the paper's choice) that others are compared with."""
 
     title: str
