@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: env demo test check fast format docs clean
+.PHONY: env demo test check fast format docs release-check clean
 
 env: $(STAMP)
 
@@ -32,6 +32,9 @@ format: $(STAMP)
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 	@echo "Look at site/index.html"
+
+release-check:
+	$(PYTHON) tools/release_check.py
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

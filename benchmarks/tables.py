@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import estimates
+import speed_tables
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -50,6 +51,8 @@ def training_step(r: dict[str, Any]) -> str:
         ["cost of S = 16 beside S = 1, branch alone", f"{r['cost_of_s16_percent']:+.2f} % of a step", ""],
         ["the same, whole steps", f"{r['cost_of_s16_percent_whole_steps']:+.1f} %", ""],
     ]
+    if "activations_gb" in r:
+        rows.insert(3, ["of that, kept for the gradient", f"{r['activations_gb']:.2f}", ""])
     return markdown(["base model, batch 4, float32", "equiav", "released code"], rows) + f"\n\n{origin(r)}."
 
 
@@ -236,9 +239,31 @@ def estimate_collection(*records: dict[str, Any]) -> str:
     return markdown(["a hundred million clips", "arithmetic", ""], estimates.collection(*records))
 
 
+def about_speed(make: Callable[..., speed_tables.Made], where: str | None = None) -> Callable[[dict[str, Any]], str]:
+    """A table of speed_tables, with its origin: that of the whole record or of a part of it."""
+
+    def table(r: dict[str, Any]) -> str:
+        header, rows, note = make(r)
+        made = r.get(where, {}) if where else r
+        if not rows or "provenance" not in made:
+            return "Not run yet."
+        picture = speed_tables.PICTURES.get(make.__name__)
+        said = f"{note} {origin(made)}.".lstrip()
+        return "\n\n".join([markdown(header, rows), said, *([picture] if picture else [])])
+
+    return table
+
+
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "augment": (("augment.json",), augment),
     "training_step": (("training_step.json",), training_step),
+    "step_parts": (("training_step.json",), about_speed(speed_tables.step_parts)),
+    "memory": (("memory.json",), about_speed(speed_tables.memory)),
+    "token_speed": (("token_dropping.json",), about_speed(speed_tables.token_speed, "speed")),
+    "token_cost": (("token_dropping.json",), about_speed(speed_tables.token_cost, "world")),
+    "feeding": (("feeding.json",), about_speed(speed_tables.feeding)),
+    "scaling": (("scaling.json",), about_speed(speed_tables.scaling)),
+    "startup": (("startup.json",), about_speed(speed_tables.startup)),
     "world": (("world_curves.json",), world),
     "cost": (("cost.json",), cost),
     "prepare": (("prepare.json",), prepare),

@@ -76,10 +76,10 @@ def say(line: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Nothing of the source tree or of the user's own packages."""
+    """Nothing of the source tree or of the user's own packages; one thread, unless more are asked for."""
     dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     kept = {key: value for key, value in os.environ.items() if key not in dropped}
-    return {**kept, "PYTHONNOUSERSITE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return {"OMP_NUM_THREADS": "1", **kept, "PYTHONNOUSERSITE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 def run(command: list[str | Path], folder: Path) -> str:
@@ -189,9 +189,7 @@ def check(source: Path, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--folder", type=Path, help="an empty folder to work in and to keep; a temporary one without it"
-    )
+    parser.add_argument("--folder", type=Path, help="an empty folder to work in, which is then kept")
     kept = parser.parse_args().folder
     if kept:
         kept.mkdir(parents=True, exist_ok=True)

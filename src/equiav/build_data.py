@@ -11,7 +11,7 @@ from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, Worl
 from equiav.data.benchmarks import read_retrieval_list, select
 from equiav.data.cavmae import CavMaeDataset, read_cavmae, read_weights
 from equiav.data.dataset import Chosen, ClipDataset, WorldDataset
-from equiav.data.index import META, SHARDS, read_meta
+from equiav.data.index import META, SHARDS, SPLITS, read_meta
 from equiav.data.labelled import LabelledClips
 from equiav.data.labels import label_names
 from equiav.data.loader import Schedule, balanced_weights
@@ -56,7 +56,9 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
             folder = data.test if split == "test" and data.test else data.path
             return ShardDataset(Path(folder), split, size=config.visual.size)
         case "cavmae":
-            listed = {"train": data.train, "validation": data.validation, "test": data.test or data.validation}[split]
+            listed = {"train": data.train, "validation": data.validation, "test": data.test}[split]
+            if listed is None:
+                raise DataError("data.test: this recipe names no test file; set it, or ask for the validation split")
             seconds = config.audio.frames * HOP_SECONDS
             entries = read_cavmae(Path(listed))
             return CavMaeDataset(
@@ -68,6 +70,17 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
             )
         case never:
             assert_never(never)
+
+
+def present_splits(config: Config) -> frozenset[Split]:
+    """Which splits the data have."""
+    data = config.data
+    if isinstance(data, CavMaeConfig) and data.test is None:
+        return frozenset(SPLITS) - {"test"}
+    if isinstance(data, ShardsConfig):
+        counts = read_meta(Path(data.path))["splits"]
+        return frozenset(name for name in SPLITS if counts.get(name) or (name == "test" and data.test))
+    return frozenset(SPLITS)
 
 
 def listed_clips(clips: ClipDataset, path: Path) -> tuple[ClipDataset, str]:
@@ -87,7 +100,7 @@ def with_data(config: Config, path: Path | None) -> Config:
     prepared = (path / META).exists() or (path / SHARDS).exists()
     kind = PairedConfig if path.is_file() or ((path / MANIFEST).exists() and not prepared) else ShardsConfig
     if isinstance(config.data, kind):
-        moved = {"path": str(path)} | ({"test": None} if isinstance(config.data, ShardsConfig) else {})
+        moved = {"path": str(path)} | ({"test": None, "fold": None} if isinstance(config.data, ShardsConfig) else {})
         return config.model_copy(update={"data": config.data.model_copy(update=moved)})
     return config.model_copy(update={"data": kind(path=str(path))})
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from equiav.data.manifest import Source
 from equiav.data.sources import find_sources
 from equiav.errors import DataError, EquiAVError
 from equiav.evaluation.heat import Method
@@ -47,23 +48,38 @@ def localise_files(
     other = _read(loaded, audio, frames, seconds).waveform if audio else None
     if audio and other is None:
         raise DataError(f"{audio}: has no sound")
-    paths = [source] if source.is_file() else [found.path for found in find_sources(source)]
+    paths = {source.stem: source} if source.is_file() else named_apart(find_sources(source))
     page = Page("Where the sound comes from")
     page.text(f"Method: {method}. Each picture beside its map; dark is cold, yellow is hot.", note=True)
     skipped: Skipped = []
     countdown = Countdown(len(paths), say, "localising files")
-    for number, path in enumerate(paths, 1):
+    for number, (name, path) in enumerate(paths.items(), 1):
         try:
             clip = _read(loaded, path, frames, seconds)
-            page.heading(path.name)
-            page.add(*_clip(loaded, clip, other, out, method=method, nearest=nearest, seed=seed))
+            rows = _clip(loaded, clip, other, out / name, method=method, nearest=nearest, seed=seed)
+            page.heading(path.name if source.is_file() else str(path.relative_to(source))).add(*rows)
         except EquiAVError as error:
             if source.is_file():
                 raise
             skipped.append((path, str(error).removeprefix(f"{path}: ")))
         countdown.update(number)
+    if len(skipped) == len(paths):
+        raise DataError(f"{source}: none of its {len(paths)} files can be used; {skipped[0][0]}: {skipped[0][1]}")
     page.write(out / REPORT)
     return len(paths) - len(skipped), skipped
+
+
+def named_apart(sources: Sequence[Source]) -> dict[str, Path]:
+    """Each file under a name of its own for what is written: its path in the folder, as one word."""
+    named: dict[str, Path] = {}
+    for source in sources:
+        name = whole = "-".join(Path(source.name).with_suffix("").parts)
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{whole} ({number})"
+        named[name] = source.path
+    return named
 
 
 def _read(loaded: LoadedModel, path: Path, frames: int, seconds: float) -> Clip:
@@ -73,7 +89,7 @@ def _read(loaded: LoadedModel, path: Path, frames: int, seconds: float) -> Clip:
 def _clip(
     loaded: LoadedModel, clip: Clip, other: Tensor | None, out: Path, *, method: Method, nearest: bool, seed: int
 ) -> list[str]:
-    """The rows of one clip on the page; its overlays are written on the way."""
+    """The rows of one clip on the page; its overlays are written on the way, `out` with a number behind it."""
     sound = clip.waveform if other is None else other
     if clip.frames is None:
         raise DataError(f"{clip.name}: has no picture to look at")
@@ -81,7 +97,7 @@ def _clip(
         raise DataError(f"{clip.name}: has no sound to look for; give one with --audio")
     maps, squares = localise(loaded, sound, clip.frames, method)
     for k, (picture, heat) in enumerate(zip(squares, maps, strict=True)):
-        write_whole(out / f"{clip.name}-{k}.png", picture_png(overlay(picture, heat)))
+        write_whole(out.with_name(f"{out.name}-{k}.png"), picture_png(overlay(picture, heat)))
     rows = [row([player(sound.numpy(), clip.sample_rate), *clip_cells(squares, maps)])]
     if nearest:
         rows.append(row(representative_cells(_nearest(loaded, clip.frames, sound, seed=seed, method=method))))

@@ -19,7 +19,7 @@ TABLES = sorted((ROOT / "configs/ablation").glob("*.yaml"))
 def test_every_row_resolves_at_every_scale(path):
     found = load_experiments([path])[0]
     assert f"equiav ablate configs/ablation/{path.name}" in path.read_text(), "the header gives the command"
-    assert {"world", "real"} & set(found.table.scales) or path.stem == "cost"
+    assert {"world", "real"} & set(found.table.scales)
     for scale, settings in found.table.scales.items():
         runs = plan([found], scale)
         assert runs
@@ -47,7 +47,8 @@ def test_seeds_asked_for():
     assert sorted(map(len, seeds.values())) == [3, 3, 5, 5, 5, 5]
     for path in TABLES:
         for scale in set(load_table(path).scales) - {"paper"}:
-            assert len(load_table(path).scales[scale].seeds) >= 3
+            found = load_table(path).scales[scale]
+            assert len(found.seeds) >= 3 or not found.trained
 
 
 def test_the_papers_choice_is_one_run_everywhere():

@@ -6,7 +6,7 @@ import io
 import pytest
 
 from equiav.ablation.plot import table_figure
-from equiav.ablation.records import Folders
+from equiav.ablation.records import Folders, figure
 from equiav.ablation.render import csv_text, markdown, write_table
 from equiav.ablation.summary import collect
 from tests.ablation.small import experiment, pretend, table
@@ -85,7 +85,11 @@ def test_rows_are_compared_with_their_own_reference(tmp_path, folders):
         ("plain, long", "full, long"),
     ]
     assert sum(results.orderings(all_pairs=True).values()) == 2  # not across lengths
-    assert "| plain − full | paper |" in markdown(results)
+    text = markdown(results)
+    assert "| plain − full | world, 3 seeds |" in text
+    assert "orderings each against its own reference" in text
+    assert "| paper |" not in text, "the paper ran none of these rows"
+    assert ",paper," not in csv_text(results)
 
 
 def test_files(tmp_path, folders):
@@ -110,4 +114,15 @@ def test_files(tmp_path, folders):
 def test_validation_split_says_so(tmp_path, folders):
     found = experiment(tmp_path)
     pretend(found, folders, figures)
-    assert "Figures of the validation split." in markdown(collect(found, "world", folders, split="validation"))
+    results = collect(found, "world", folders, split="validation")
+    assert "Figures of the validation split." in markdown(results)
+    assert write_table(results, tmp_path / "tables").name == "small-validation.md"
+    assert not (tmp_path / "tables/small.csv").exists(), "the table of the test split is left alone"
+
+
+def test_what_was_measured_elsewhere_is_of_the_test_split():
+    elsewhere = {"transfer": {"x": {"R@1": 1.0}}, "cost": {"audio": 2.0}}
+    record = {"elsewhere": elsewhere, "validation": {"probe": {"audio": 3.0}}}
+    places = ("transfer.x.R@1", "cost.audio")
+    assert [figure(record, place, "test") for place in places] == [1.0, 2.0]
+    assert [figure(record, place, "validation") for place in places] == [None, 2.0]

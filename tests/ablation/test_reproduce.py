@@ -54,6 +54,15 @@ def test_results_show_with_cost_and_plot(tmp_path, folders):
     assert "World: 26 runs" in text
 
 
+def test_exploratory_orderings_are_marked(tmp_path, folders):
+    found = load_experiments([shipped_tables()["length"]])[0]
+    pretend(found, folders, lambda row, seed: (30.0 + seed + 0.1 * len(row), 40.0 + seed, None))
+    write_reproduction(tmp_path / "reproduction.md", folders)
+    text = (tmp_path / "reproduction.md").read_text()
+    assert "| training length, for the order of Table 5 (exploratory) | world |" in text
+    assert "against None" not in text
+
+
 def test_the_document_is_up_to_date(tmp_path):
     """Run `equiav reproduce` after new results."""
     out = tmp_path / "reproduction.md"

@@ -130,6 +130,7 @@ def test_one_line_for_bad_input(session):
         (["--scale", "paper"], "none of these tables has it"),
         (["--only", "abc"], "no such run"),
         (["--seeds", "x"], "give numbers such as 0,1,2"),
+        (["--seeds", "9"], "nothing to run"),
         (["--split", "train"], "choose test or validation"),
         (["--set", "train.stepz=1"], "train.stepz: unknown key"),
     ):

@@ -11,11 +11,17 @@ from tests.training.small import small_config
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory):
+def run(tmp_path_factory):
+    """A run of a small untrained model."""
     run = tmp_path_factory.mktemp("served") / "run"
     config = small_config("data.test=12")
     save_model(run, config, build_model(config).state_dict(), {"kind": "pretrained"})
-    limits = ["--megabytes", "1", "--seconds", "30", "--waiting", "4", "--keep", "5"]
+    return run
+
+
+@pytest.fixture(scope="session")
+def served(run):
+    limits = ["--megabytes", "1", "--seconds", "30", "--waiting", "4"]
     with started(run, *limits) as server:
         yield server
 

@@ -2,14 +2,14 @@
 
 import httpx
 import pytest
-from benchmarks.serve import ask, fire, press, send, upload
+from benchmarks.serve import ask, files_left, fire, press, send, started, upload
 
 pytestmark = pytest.mark.process
 
 
 @pytest.fixture
 def client(served):
-    with httpx.Client(base_url=served.address, timeout=60) as client:
+    with httpx.Client(base_url=served.address, timeout=120) as client:
         yield client
 
 
@@ -25,7 +25,19 @@ def test_fire(served, media):
     assert seen["outcomes"]["error"] > 5
     assert seen["tracebacks"] == 0
     assert set(seen["good_uploads_afterwards"].values()) == {"complete"}
-    assert seen["files_left"] == 0
+
+
+def test_uploads_go(run):
+    with started(run, "--keep", "2") as server, httpx.Client(base_url=server.address, timeout=120) as client:
+        before = server.files()
+        assert [upload(client, name, b"nothing").status_code for name in ("a.wav", "b.png")] == [200, 200]
+        assert files_left(server, before, patience=120) == 0
+
+
+def test_requests_without_end(client):
+    chunked = client.post("/gradio_api/queue/join", content=iter([b"{}"]), headers={"content-type": "application/json"})
+    assert chunked.status_code == 411
+    assert client.post("/gradio_api/queue/join", json={"data": ["x" * 200_000]}).status_code == 413
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from urllib.parse import urlparse
 import pytest
 
 pytestmark = pytest.mark.process
-WAIT = 60_000
+WAIT = 120_000
 
 
 @pytest.fixture

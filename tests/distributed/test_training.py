@@ -16,6 +16,11 @@ VARIANTS = {
     "gradient cache": ("train.micro_batch=3",),
     "alternating": ("objective.strategy=alternating",),
     "two stages": ("objective.strategy=two_stage",),
+    "few tokens, little memory": (
+        "objective.keep_tokens=0.5",
+        "train.checkpoint_activations=true",
+        "train.micro_batch=3",
+    ),
     "plain contrast": ("objective.intra=none", "objective.inter=original"),
 }
 

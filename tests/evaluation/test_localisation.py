@@ -1,6 +1,7 @@
 """Maps and their agreement with boxes: known maps give known figures, the sound decides, controls are what they say."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,15 +12,18 @@ from equiav.build import build_bank, build_model
 from equiav.build_data import build_clips
 from equiav.cli import app
 from equiav.data.boxes import picture_boxes, squared
+from equiav.data.manifest import Source
 from equiav.errors import ConfigError, DataError, ShapeError
 from equiav.evaluation.heat import METHODS, default_method, token_scores, upsample
 from equiav.evaluation.localisation import _partners, heat_maps, localisation_record, localise_dataset
 from equiav.evaluation.pointing import agreement, centre_prior
 from equiav.evaluation.representative import representative
 from equiav.inference import LoadedModel, save_model
+from equiav.localising import named_apart
 from equiav.report.html import wav
 from equiav.report.overlay import heat_overlay
 from equiav.types import Modality
+from tests.media.making import write_media
 from tests.training.small import small_config
 
 
@@ -220,16 +224,29 @@ def test_a_picture_and_a_sound_of_ones_own(checkpoint, tmp_path):
 
 
 def test_a_folder_skips_what_it_cannot_use(checkpoint, tmp_path):
-    from PIL import Image
-
     folder = tmp_path / "folder"
-    folder.mkdir()
-    Image.new("RGB", (80, 64)).save(folder / "silent.png")
+    for part in ("a", "b"):
+        (folder / part).mkdir(parents=True)
+        write_media(folder / part / "x.mp4", seconds=1.0, audio=False)
     (folder / "broken.mp4").write_bytes(b"not a video")
-    result = CliRunner().invoke(app, ["localise", str(checkpoint), str(folder), "--out", str(tmp_path / "out")])
+    (tmp_path / "noise.wav").write_bytes(wav(np.full(16000, 0.1, np.float32), 16000))
+    arguments = ["localise", str(checkpoint), str(folder), "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*arguments, "--frames", "1", "--audio", str(tmp_path / "noise.wav")])
     assert result.exit_code == 0, result.output
-    assert "0 clips, " in result.output
-    assert "skipped" in result.output
+    assert "2 clips, 1 skipped" in result.output
+    assert sorted(p.name for p in (tmp_path / "out").glob("*.png")) == ["a-x-0.png", "b-x-0.png"]
+    page = (tmp_path / "out/report.html").read_text()
+    assert "b/x.mp4" in page
+    assert "broken.mp4" not in page
+    result = CliRunner().invoke(app, [*arguments[:-1], str(tmp_path / "other")])  # videos without a sound
+    assert isinstance(result.exception, DataError)
+    assert "none of its 3 files can be used; " in str(result.exception)
+    assert not (tmp_path / "other/report.html").exists()
+
+
+def test_names_of_overlays_differ():
+    sources = [Source(name, Path(name)) for name in ("a/x.mp4", "a/x.avi", "b/x.mp4", "a-x.mp4")]
+    assert list(named_apart(sources)) == ["a-x", "a-x (2)", "b-x", "a-x (3)"]
 
 
 def test_real_videos_are_localised(checkpoint, tmp_path, shared):

@@ -1,5 +1,7 @@
 """Embedder: every way of handing things over, alone and in lists, gives the same unit vectors."""
 
+import re
+
 import av
 import numpy as np
 import pytest
@@ -113,6 +115,47 @@ def test_errors_are_by_item(embedder, files):
     np.testing.assert_array_equal(caught.value.result.vectors, found.vectors)
 
 
+SOUND, PICTURE = np.full(16000, 0.1, np.float32), np.zeros((40, 40, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("embed", "item", "message"),
+    [
+        ("audio", None, "neither a path nor an array"),
+        ("audio", (SOUND, 16000, 1), "not a tuple of 3"),
+        ("audio", (SOUND, "16000"), "a sample rate is a whole number"),
+        ("audio", {"a": 1}, "needs its sample rate"),
+        ("image", None, "neither a path nor an array"),
+        ("image", (PICTURE,), "a picture is"),
+        ("video", None, "a video is a path or .*NoneType"),
+        ("video", PICTURE, "a video is a path or .*ndarray"),
+        ("video", (PICTURE[None], SOUND), "not a tuple of 2"),
+        ("video", (None, SOUND, 16000), "neither a path nor an array"),
+        ("video", (PICTURE[None], SOUND, None), "needs its sample rate"),
+    ],
+)
+def test_items_of_the_wrong_kind_are_errors_by_item(embedder, files, embed, item, message):
+    good = files / "1.mp4"
+    found = getattr(embedder, embed)([item, good], errors="collect")
+    assert found.rows == (1,)
+    assert [error.row for error in found.errors] == [0]
+    assert re.search(message, found.errors[0].reason)
+    with pytest.raises(ShapeError, match=message):
+        getattr(embedder, embed)(item)
+
+
+@pytest.mark.parametrize("start", [float("nan"), float("inf"), -1.0])
+def test_a_start_that_is_no_time(embedder, files, start):
+    for embed, item in (
+        ("audio", (SOUND, 16000)),
+        ("audio", files / "1.wav"),
+        ("image", PICTURE),
+        ("video", files / "1.mp4"),
+    ):
+        found = getattr(embedder, embed)([item], start=start, errors="collect")
+        assert "start must be seconds from 0 on" in found.errors[0].reason
+
+
 def test_nothing_readable_is_an_empty_matrix(embedder, files):
     assert embedder.image([files / "text.png"], errors="collect").vectors.shape == (0, 16)
     assert embedder.image([]).shape == (0, 16)
@@ -172,9 +215,9 @@ def test_windows_of_what_is_missing(embedder, files, tmp_path):
     assert all(w.audio is None and w.visual is not None for w in embedder.windows(files / "mute.mp4"))
     assert all(w.audio is not None and w.visual is None for w in embedder.windows(files / "2.wav"))
     quiet = np.zeros(6 * 16000, np.float32)
-    quiet[: 2 * 16000] = sine(2.0, 16000)
+    quiet[: round(1.5 * 16000)] = sine(1.5, 16000)
     write_media(tmp_path / "quiet.wav", video=False, sound=quiet, codecs=("", "pcm_s16le"))
-    heard = [w.audio is not None for w in embedder.windows(tmp_path / "quiet.wav", seconds=2.0)]
+    heard = [w.audio is not None for w in embedder.windows(tmp_path / "quiet.wav", seconds=1.9)]
     assert heard == [True, False, False]
 
 

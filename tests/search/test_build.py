@@ -2,9 +2,11 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -68,6 +70,40 @@ def test_a_folder_of_media(media, index, embedder):
     assert (hit.source, hit.path) == ("photo.jpg", (media / "photo.jpg").resolve())
     assert hit.score == pytest.approx(1, abs=1e-5)
     assert Image.open(hit.thumbnail).size == (60, 80)
+
+
+def test_an_index_among_its_media_does_not_eat_itself(media, embedder, tmp_path):
+    library = tmp_path / "library"
+    shutil.copytree(media, library)
+    index = equiav.Index.create(library / "deep" / "index", random_model())
+    other = equiav.Index.create(library / "other", random_model())
+    for one in (index, other):
+        assert index_media(one, embedder, library).added == 6
+        again = index_media(one, embedder, library)
+        assert (again.added, again.known) == (0, 4)
+    with pytest.raises(DataError, match="give the index a folder of its own"):
+        index_media(index, embedder, index.folder)
+
+
+def test_nothing_is_lost_beyond_what_the_model_hears(media, index, embedder, tmp_path):
+    """Longer windows are refused, longer stretches cut, and longer clips heard to their end."""
+    with pytest.raises(DataError, match=r"windows of 5 s: choose 0.5 to 1.92 s"):
+        index_media(index, embedder, media, seconds=5.0)
+    (tmp_path / "stretch.csv").write_text(f"path,start,seconds\n{media / 'deep' / 'long.mp4'},0,5\n")
+    index_media(index, embedder, tmp_path / "stretch.csv")
+    assert [round(e.start, 2) for e in index.entries()] == [0.0, 1.92]
+    prepare(find_sources(media / "deep"), tmp_path / "clips", workers=1, clip_seconds=6.0)
+    clips = equiav.Index.create(tmp_path / "second", random_model())
+    index_prepared(clips, embedder, tmp_path / "clips")
+    (entry,) = clips.entries()
+    assert entry.end - entry.start == pytest.approx(6, abs=0.1)
+    noise = np.random.default_rng(0).uniform(-1, 1, 6 * 16000).astype(np.float32)
+    wave = torch.from_numpy(noise * np.linspace(0.01, 1, len(noise), dtype=np.float32) ** 3)
+    (whole, _), (first, _) = embedder.clips([(wave, None), (wave[: round(1.92 * 16000)], None)])
+    (late, _), _ = embedder.clips([(wave[:48000], None), (wave, None)])
+    assert np.linalg.norm(whole) == pytest.approx(1, abs=1e-5)
+    assert np.abs(whole - first).max() > 1e-4
+    assert np.abs(whole - late).max() > 1e-4
 
 
 def test_the_time_inside_a_long_video(media, index, embedder):

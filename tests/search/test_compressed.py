@@ -1,8 +1,11 @@
 """Beyond the limit a compressed index proposes and the vectors decide: recall, growth, filters, removal."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from equiav.errors import EquiAVError
 from equiav.search.filters import parse_filters
 from equiav.search.records import Entry
 from equiav.search.state import read_state
@@ -122,3 +125,35 @@ def test_removal_beyond_the_limit(store):
     assert len(filled) == COUNT // 2
     assert read_state(filled.folder).removed_count == COUNT // 2
     assert recall(filled, vectors, np.arange(1, COUNT, 2)) >= 0.95
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda content: b"", None])
+def test_without_its_compressed_index_all_are_compared(store, caplog, damage):
+    filled, vectors = store
+    path = filled.folder / filled.state.compressed["visual"].file
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage(path.read_bytes()))
+    again = LocalStore(filled.folder, WIDTH, limit=LIMIT, probes=1, candidates=1)
+    assert recall(again, vectors, np.arange(COUNT)) == 1
+    assert len(caplog.records) == 1
+    assert path.name in caplog.text
+    assert "every vector is compared" in caplog.text
+    again.add(made(clustered(4, 300), COUNT))
+    assert again.state.compressed["visual"].trained == COUNT + 300
+
+
+def test_a_compressed_index_is_there_whole_or_not_at_all(store, monkeypatch):
+    filled, _ = store
+    before = filled.state
+
+    def full(index, path):
+        Path(path).write_bytes(b"half of")
+        raise RuntimeError("Error in write_index at io.cpp:1\nNo space left on device")
+
+    monkeypatch.setattr("faiss.write_index", full)
+    with pytest.raises(EquiAVError, match=r"visual-\d+.faiss: cannot be written \(No space left on device\)"):
+        filled.add(made(clustered(4, 300), COUNT))
+    assert read_state(filled.folder) == before
+    assert [path.name for path in filled.folder.glob("*faiss*")] == [before.compressed["visual"].file]

@@ -1,6 +1,8 @@
 """Index: what goes in is found, filtered, removed, remembered; in a local folder and in Milvus alike."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -78,6 +80,10 @@ FILTERS = [
     (["year>=2090"], lambda i: i >= 90),
     (["year=2042"], lambda i: i == 42),
     (["seconds<=5"], lambda i: False),
+    (["start=20"], lambda i: i % 5 == 2),
+    (["start!=20"], lambda i: i % 5 != 2),
+    (["end=50.0"], lambda i: i % 5 == 4),
+    (["seconds=10"], lambda i: True),
     (["nothing=here"], lambda i: False),
 ]
 
@@ -88,7 +94,7 @@ def test_filters(index):
         assert {hit.id for hit in hits} == {f"clip-{i}" for i in range(100) if accepts(i)}, filters
 
 
-@pytest.mark.parametrize("text", ["label", "=dog", "start>=soon", "label~dog"])
+@pytest.mark.parametrize("text", ["label", "=dog", "start>=soon", "start=soon", "label~dog"])
 def test_filters_that_are_none(text):
     with pytest.raises(DataError, match=r"is no filter|not a number"):
         parse_filters([text])
@@ -156,6 +162,14 @@ def test_entries_that_make_no_sense(index):
             index.search(asked(), k=k)
 
 
+@pytest.mark.process
+def test_other_processes_can_be_started_beside_it(index):
+    """A connection to Milvus must not kill what its process forks."""
+    for _ in range(5):
+        child = subprocess.run([sys.executable, "-c", "print(7)"], preexec_fn=lambda: None, capture_output=True)
+        assert (child.returncode, child.stdout) == (0, b"7\n")
+
+
 def test_an_empty_index_finds_nothing(tmp_path):
     index = equiav.Index.create(tmp_path / "index", random_model())
     assert len(index) == 0
@@ -203,6 +217,9 @@ def test_damage_is_named(tmp_path, name):
         ("http://host/x", "give milvus://host:port/collection"),
         ("milvus://me:secret@host/x", "MILVUS_TOKEN"),
         ("milvus://host/no-dash", "letters, digits and _"),
+        ("milvus://host:port/x", "give milvus://host:port/collection"),
+        ("milvus://host:99999/x", "give milvus://host:port/collection"),
+        ("milvus://host:19530/x.db", "letters, digits and _, not 'x.db'"),
     ],
 )
 def test_addresses_that_are_none(tmp_path, text, message):

@@ -1,20 +1,28 @@
 """Fine-tuning: mixing, drop path, rates, losses; starting weights; resuming; what is judged on which clips."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from typer.testing import CliRunner
 
 from equiav.build import build_classifier, build_inputs
+from equiav.build_data import with_data
 from equiav.build_labelled import build_splits, resolve_finetuning
 from equiav.checkpoint import BEST, checkpoints_of, load_checkpoint, load_state
-from equiav.config import load_config
+from equiav.cli import app
+from equiav.config import ShardsConfig, load_config
 from equiav.data.dataset import collate
 from equiav.data.labelled import LabelledClips, Targets, hold_out, read_classes
+from equiav.data.manifest import split_of
 from equiav.errors import CheckpointError, ConfigError, DataError
+from equiav.evaluation.classifying import classify_dataset
+from equiav.evaluation.classifying_report import classification_page, classification_record
 from equiav.inference import load_model
 from equiav.inference.classifier import load_classifier
 from equiav.models.layers import Block, draw_path
@@ -317,6 +325,59 @@ def test_held_out_by_source_and_stable():
     assert all(len(set(held[i : i + 3])) == 1 for i in range(0, 600, 3))
     assert np.array_equal(hold_out([*groups, "new"], 0.1)[:600], held)
     assert hold_out(["a", "a", "b"], 1e-9).sum() in (1, 2)  # at least one source
+
+
+def test_held_out_of_what_preparing_left_for_training():
+    groups = [name for name in (f"video {i}" for i in range(600)) if split_of(name) == "train"]
+    assert 0.05 < hold_out(groups, 0.1).mean() < 0.15
+
+
+def test_scores_of_one_class_compare_between_clips():
+    """Cross-entropy leaves a clip's logits free up to a number of its own."""
+    config = config_of("classifier.mode=visual", "data.validation=4")
+    splits = build_splits(config)
+    classifier = build_classifier(resolve_finetuning(config, splits, 1)[0])
+    classifier.register_forward_hook(lambda module, given, logits: logits + 10 * torch.arange(len(logits))[:, None])
+    inputs = build_inputs(config.audio)
+    for all_frames in (False, True):
+        found = classify_dataset(classifier, splits.validation, inputs, single=True, all_frames=all_frames)
+        assert float(found.scores.max()) < 0
+    raw = classify_dataset(classifier, splits.validation, inputs, single=False)
+    assert float(raw.scores[3].max()) > 20
+    one = classify_dataset(classifier, splits.validation, inputs, single=True)
+    torch.testing.assert_close(one.scores, raw.scores.log_softmax(dim=1))
+
+
+def test_an_undefined_score_is_no_best_for_ever(tmp_path):
+    run = finetuner(tmp_path)
+    run.every, run._write_best = 1, lambda: None
+    for run.step, score in ((1, None), (2, None), (3, 0.0), (4, None)):
+        values = {run.tune.metric: score}
+        run.validate = lambda values=values: SimpleNamespace(metrics=lambda: SimpleNamespace(record=lambda: values))
+        run._evaluate(None)
+        assert run.best["step"] == min(run.step, 3)
+
+
+def test_what_is_said_and_judged_afterwards(tmp_path):
+    """Only of the run's own test clips it is known that they took no part; frames are those of the recipe."""
+    config = config_of("train.steps=1", "classifier.mode=visual", "finetune.all_frames=true")
+    finetune(config, tmp_path / "run", silent)
+    said = "these clips took no part in it"
+    assert said in (tmp_path / "run/report.html").read_text()
+    loaded, clips = load_classifier(tmp_path / "run"), build_splits(config).test
+    found = classify_dataset(loaded.model, clips, build_inputs(config.audio), single=loaded.single)
+    record = classification_record(loaded, found, split="test")
+    assert said not in classification_page(loaded, clips, found, record, own=False).html()
+    assert said not in classification_page(replace(loaded, meta={}), clips, found, record).html()
+    for more, frames in (([], "all"), (["--middle-frame"], "middle")):
+        arguments = ["evaluate", "classification", str(tmp_path / "run"), "--out", str(tmp_path / "out"), *more]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+        assert json.loads((tmp_path / "out/results.json").read_text())["frames"] == frames
+
+
+def test_other_data_have_folds_of_their_own():
+    config = config_of().model_copy(update={"data": ShardsConfig(path="a", test="b", fold=2)})
+    assert with_data(config, Path("c")).data == ShardsConfig(path="c")
 
 
 def test_targets():

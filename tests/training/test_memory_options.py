@@ -200,5 +200,5 @@ def test_a_run_that_drops_tokens(tmp_path):
 
 @pytest.mark.parametrize("share", [0, 1.5, -0.5])
 def test_a_share_must_be_one(share):
-    with pytest.raises(ConfigError, match="objective.keep_tokens"):
+    with pytest.raises(ConfigError, match=r"objective\.keep_tokens"):
         small_config(f"objective.keep_tokens={share}")

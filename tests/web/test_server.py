@@ -1,8 +1,10 @@
 """What is round the page: its folder, its door, its gate."""
 
+import asyncio
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -11,7 +13,7 @@ from equiav.errors import EquiAVError
 from equiav.web import server
 from equiav.web.bounds import Bounds
 from equiav.web.gate import Gate, stored_bytes
-from equiav.web.server import listening, own_folder, require_gradio, sweep, swept
+from equiav.web.server import listening, own_folder, require_gradio, stay_at_home, sweep, swept
 
 
 def old(path, seconds=100):
@@ -77,6 +79,13 @@ def test_gate(tmp_path):
     assert gate.refusal(scope(upload, "POST")).status_code == 411
     assert gate.refusal(scope(upload, "POST", content_length="5000000")).status_code == 413
     assert gate.refusal(scope(upload, "POST", content_length="900000")) is None
+    join = "/gradio_api/queue/join"
+    assert gate.refusal(scope(join, "POST", content_length="2000")) is None
+    assert gate.refusal(scope(join, "POST", content_length="200000")).status_code == 413
+    assert gate.refusal(scope(join, "POST")).status_code == 411
+    assert gate.refusal(scope(join, "POST", content_length="5", transfer_encoding="chunked")).status_code == 411
+    assert gate.refusal(scope("/", transfer_encoding="chunked")).status_code == 411
+    assert gate.refusal(scope("/", content_length="200000")).status_code == 413
     (tmp_path / "many").write_bytes(bytes(16_500_000))
     assert gate.refusal(scope(upload, "POST", content_length="900000")).status_code == 503
 
@@ -94,6 +103,18 @@ def test_without_the_extra(monkeypatch):
     monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EquiAVError, match=r"pip install 'equiav\[web\]'"):
         require_gradio()
+
+
+def test_a_gradio_that_fetches_otherwise_is_refused():
+    with pytest.raises(EquiAVError, match=r"this version of gradio is not known.*pip install -U 'equiav\[web\]'"):
+        stay_at_home(SimpleNamespace())
+
+
+def test_addresses_are_refused():
+    gradio = SimpleNamespace(async_ssrf_protected_get=None)
+    stay_at_home(gradio)
+    with pytest.raises(Exception, match="addresses are not fetched"):
+        asyncio.run(gradio.async_ssrf_protected_get("http://127.0.0.1:9/"))
 
 
 @pytest.mark.process

@@ -1,25 +1,33 @@
 """What the page does: search, heat maps, limits; the demo's collection; examples; the map."""
 
+import asyncio
 import dataclasses
+import io
+import time
+import wave
 from pathlib import Path
 
+import fastapi
+import httpx
 import numpy as np
 import pytest
 import torch
+from fastapi.testclient import TestClient
 from PIL import Image
 
 from equiav.build import build_model
 from equiav.config import Config, ShardsConfig
 from equiav.errors import DataError, EquiAVError, MediaError
-from equiav.inference import Embedder, LoadedModel, load_model, save_model
+from equiav.inference import Embedder, LoadedModel, items, load_model, save_model
 from equiav.media.decode import decode
 from equiav.report.html import wav
 from equiav.search.index import Index
 from equiav.search.records import Entry, Hit
 from equiav.web.bounds import Bounds, spoken
 from equiav.web.cards import clips_html, looks_html
+from equiav.web.clips import clip_routes, sound_as_wav
 from equiav.web.examples import write_examples
-from equiav.web.map import flatten, map_html
+from equiav.web.map import Map, flatten, map_html
 from equiav.web.opening import open_collection
 from equiav.web.scenes import demo_index
 from equiav.web.service import Service
@@ -89,11 +97,30 @@ def test_refusals_name_the_limit(service, films, tmp_path):
     refused("audio", "no.wav", b"nothing", "cannot be opened as media")
     refused("video", "no.mp4", b"", "cannot be opened as media")
     refused("image", "no.png", b"nothing", "cannot be read as a picture")
+    refused("image", "long.mkv", wav(np.zeros(40 * 4000, np.float32), 4000), "lasts 40 s; at most 30 s are taken")
+    with pytest.raises(MediaError, match="lasts 40 s"):
+        service.locate(films[0], tmp_path / "long.mkv")
     with pytest.raises(MediaError, match="is not here any more"):
         service.search("audio", tmp_path / "gone.wav")
     (tmp_path / "tone.wav").write_bytes(wav(np.ones(16000, np.float32) / 3, 16000))
     with pytest.raises(MediaError, match="no picture"):
         service.locate_in_video(tmp_path / "tone.wav")
+
+
+def test_decoding_ends_in_time(service, films, monkeypatch):
+    seen = []
+
+    def noting(work):
+        return lambda *args, limits=None, **more: seen.append(limits) or work(*args, limits=limits, **more)
+
+    for name in ("open_media", "read_clips"):
+        monkeypatch.setattr(items, name, noting(getattr(items, name)))
+    for kind in ("audio", "image", "video"):
+        service.search(kind, films[0])
+    service.locate(films[0], films[1])
+    service.locate_in_video(films[0])
+    assert len(seen) == 12  # each file is looked into, and decoded
+    assert {limits.wall for limits in seen} == {service.bounds.wall}
 
 
 def test_another_model_is_refused(service, run, tmp_path):
@@ -124,11 +151,11 @@ def test_a_model_of_real_videos_needs_an_index(service, tmp_path):
 
 
 def test_examples(service, tmp_path):
-    found = write_examples(service.index, service.embedder, tmp_path, largest=10**6)
+    found = write_examples(service.index, tmp_path, largest=10**6)
     assert len(found.sounds) == len(found.pictures) == len(found.films) == 4
     assert service.search("audio", found.sounds[0])
     assert service.search("image", found.pictures[0])
-    assert not write_examples(service.index, service.embedder, tmp_path, largest=10).films
+    assert not write_examples(service.index, tmp_path, largest=10).films
 
 
 def test_examples_of_a_collection_whose_files_are_gone(run, tmp_path, service):
@@ -136,8 +163,42 @@ def test_examples_of_a_collection_whose_files_are_gone(run, tmp_path, service):
     index = Index.create(tmp_path / "index", model)
     vector = np.eye(model.width, dtype=np.float32)[0]
     index.add([Entry("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0, vector, None)], made_by=model.digest)
-    found = write_examples(index, service.embedder, tmp_path, largest=10**6)
+    found = write_examples(index, tmp_path, largest=10**6)
     assert (found.sounds, found.pictures, found.films) == ([], [], [])
+
+
+def made_index(run, folder, entries):
+    model = load_model(run)
+    index = Index.create(folder, model)
+    vector = np.eye(model.width, dtype=np.float32)[0]
+    index.add([dataclasses.replace(entry, visual=vector) for entry in entries], made_by=model.digest)
+    return index
+
+
+def test_examples_of_pictures_alone(run, tmp_path):
+    picture = np.zeros((20, 30, 3), np.uint8)
+    entries = [Entry(f"{i}", "same.png", tmp_path / f"{i}.png", 0.0, 0.0, picture=picture + i) for i in range(5)]
+    found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
+    assert (found.sounds, found.films) == ([], [])
+    assert len(set(found.pictures)) == 4
+    assert sorted(round(np.asarray(Image.open(p)).mean()) for p in found.pictures) == [0, 1, 2, 3]
+
+
+def test_examples_take_every_source_first(run, films, tmp_path):
+    picture = np.zeros((20, 30, 3), np.uint8)
+    spans = [(film, start) for film in films[:2] for start in (0.0, 0.1, 0.2)]
+    entries = [
+        Entry(f"{film.stem}@{start}", film.name, film, start, start + 0.55, picture=picture) for film, start in spans
+    ]
+    found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
+    assert found.films == films[:2]
+    assert [p.stem for p in found.sounds] == [
+        films[0].stem,
+        films[1].stem,
+        f"{films[0].stem}-0.1s",
+        f"{films[0].stem}-0.2s",
+    ]
+    assert len({p.read_bytes() for p in found.sounds}) == 4
 
 
 def test_cards_escape_what_they_are_given():
@@ -146,6 +207,71 @@ def test_cards_escape_what_they_are_given():
     assert "<script>" not in html
     assert "<i>" not in html
     assert "Nothing found" in clips_html([])
+
+
+def test_players_only_where_something_plays(films, tmp_path):
+    def card(path, end=1.0, **metadata):
+        return clips_html([Hit("a", 0.5, "visual", "a", path, 0.0, end, (), metadata, None)])
+
+    (tmp_path / "a.mkv").write_bytes(b"")
+    assert "<video" in card(films[0])
+    assert "<audio" in card(tmp_path / "a.mkv")
+    assert "<audio" in card(tmp_path / "gone.mp4", prepared="somewhere")
+    for silent in (card(tmp_path / "gone.mp4"), card(None), card(tmp_path / "a.mkv", end=0.0)):
+        assert "<audio" not in silent
+        assert "<video" not in silent
+
+
+def test_sounds_of_clips(service):
+    app = fastapi.FastAPI()
+    app.include_router(clip_routes(service))
+    entry = next(service.index.entries())
+    with TestClient(app) as client:
+        answer = client.get("/clip/sound", params={"id": entry.id})
+        assert client.get("/clip/sound", params={"id": "unknown"}).status_code == 404
+    with wave.open(io.BytesIO(answer.content)) as file:
+        assert file.getnframes() / file.getframerate() == pytest.approx(entry.end - entry.start, abs=0.05)
+    assert sound_as_wav(dataclasses.replace(entry, path=Path("gone.mp4"))) is None
+
+
+def test_clips_without_sound_and_few_at_once(service, run, tmp_path, monkeypatch):
+    index = made_index(run, tmp_path / "index", [Entry("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0)])
+    app = fastapi.FastAPI()
+    app.include_router(clip_routes(Service(index, service.embedder, Bounds(at_once=2))))
+    working, seen = [], []
+
+    def slow(entry):
+        working.append(entry)
+        seen.append(len(working))
+        time.sleep(0.05)
+        working.pop()
+
+    async def ask_often():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://page") as client:
+            return await asyncio.gather(*(client.get("/clip/sound?id=a") for _ in range(6)))
+
+    monkeypatch.setattr("equiav.web.clips.sound_of", slow)
+    assert [answer.status_code for answer in asyncio.run(ask_often())] == [404] * 6
+    assert max(seen) == 2
+
+
+def test_few_points_are_read_of_many(service):
+    whole, rows = service.index.vectors("audio")
+    some, few = service.index.vectors("audio", 4)
+    assert some == whole[::2]
+    assert (few == rows[::2]).all()
+
+
+def test_the_map_is_drawn_once_per_state(run, tmp_path, monkeypatch):
+    entries = [Entry(f"{i}", "a.png", None, 0.0, 0.0) for i in range(3)]
+    index = made_index(run, tmp_path / "index", entries)
+    drawn = []
+    monkeypatch.setattr("equiav.web.map.map_html", lambda index: drawn.append(len(index)) or str(len(index)))
+    seen = Map(index)
+    assert [seen.html(), seen.html()] == ["3", "3"]
+    index.remove(["1"])
+    assert [seen.html(), seen.html()] == ["2", "2"]
+    assert drawn == [3, 2]
 
 
 def test_map(service):

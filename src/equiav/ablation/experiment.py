@@ -148,6 +148,14 @@ class Table(Section):
                 raise ValueError(f"row {row.name!r} gives a figure for {unknown[0]!r}, which is no column")
         return self
 
+    @property
+    def own_references(self) -> bool:
+        """Whether rows name their own reference: rows of the paper again under settings that it did not run.
+
+        Its figures then serve for the order of such rows only and are not shown as theirs.
+        """
+        return any(row.against for row in self.rows)
+
     def compared_with(self, row: Row) -> str | None:
         """The row that this one is compared with; none for that row itself and for cited ones."""
         name = row.against or self.reference

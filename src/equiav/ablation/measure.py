@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +13,70 @@ from torch import Tensor
 
 from equiav.ablation.experiment import RetrievalSet
 from equiav.build import build_inputs
-from equiav.build_data import build_clips, listed_clips, with_data
+from equiav.build_data import build_clips, listed_clips, present_splits, with_data
 from equiav.config import Config, WorldConfig
-from equiav.data.dataset import ClipDataset
-from equiav.data.labels import label_names, multi_hot, vocabulary
+from equiav.data.dataset import ClipDataset, WorldDataset
+from equiav.data.labels import label_names, multi_hot, one_each, vocabulary
 from equiav.data.manifest import Split
+from equiav.data.paired import PairedDataset
 from equiav.evaluation.benchmark import retrieval_record
 from equiav.evaluation.cost import cost_of
 from equiav.evaluation.equivariance import evenly, predictor_similarity
-from equiav.evaluation.probe import pooled_features, probe
+from equiav.evaluation.probe import fit_probes, judge_probes, pooled_features
 from equiav.inference import LoadedModel
 from equiav.types import Modality
 
 PROBE_CLIPS = 2000  # labelled clips of a linear probe, the same for every row
 SIMILARITY_CLIPS, SIMILARITY_DRAWS = 250, 4
 HELD_OUT: tuple[Split, ...] = ("validation", "test")
-SPLITS: tuple[Split, ...] = ("train", *HELD_OUT)
+OWN = frozenset({"retrieval", "similarity", "probe"})  # tasks on the run's own data
 Say = Callable[[str], None]
 Features = tuple[dict[Modality, Tensor], Tensor]
 
 
-def measure_own(loaded: LoadedModel, tasks: frozenset[str], say: Say) -> dict[str, dict[str, Any]]:
-    """Retrieval, probes and similarity on the run's own held-out splits, by split and task."""
+def measure_own(
+    loaded: LoadedModel, tasks: frozenset[str], say: Say, sets: Mapping[str, RetrievalSet] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Retrieval, probes and similarity on the held-out splits that the run's data have, by split and task.
+
+    Without any (AudioSet-2M is prepared for training only), the similarity is that of the first of `sets`.
+    """
+    if not tasks & OWN:
+        return {}
     config = whole_training_set(loaded.config)
-    clips: dict[Split, ClipDataset] = {split: build_clips(config, split) for split in SPLITS}
-    found: dict[str, dict[str, Any]] = {split: {} for split in HELD_OUT}
+    there = present_splits(config)
+    clips = {split: build_clips(config, split) for split in HELD_OUT if split in there}
+    if not clips:
+        return _without_held_out(loaded, tasks, say, sets or {})
+    found: dict[str, dict[str, Any]] = {split: {} for split in clips}
     if "retrieval" in tasks:
         say("measuring retrieval")
-        for split in HELD_OUT:
-            found[split]["retrieval"] = _retrieval(loaded, clips[split])
+        for split, held in clips.items():
+            found[split]["retrieval"] = _retrieval(loaded, held)
     if "similarity" in tasks:
         say("measuring the predictor's similarity")
-        for split in HELD_OUT:
-            found[split]["similarity"] = _similarity(loaded, clips[split])
-    if "probe" in tasks:
+        for split, held in clips.items():
+            found[split]["similarity"] = _similarity(loaded, held)
+    if "probe" in tasks and "validation" not in clips:
+        say("no linear probes: there is no validation split to choose their penalty on")
+    elif "probe" in tasks:
         say("fitting linear probes")
-        probes = _probes(loaded, clips)
-        for split in HELD_OUT:
-            found[split]["probe"] = probes[split]
+        for split, values in _probes(loaded, build_clips(config, "train"), clips).items():
+            found[split]["probe"] = values
     return found
+
+
+def _without_held_out(
+    loaded: LoadedModel, tasks: frozenset[str], say: Say, sets: Mapping[str, RetrievalSet]
+) -> dict[str, dict[str, Any]]:
+    """The similarity on the clips of another set; what only held-out splits of the run's data could tell is not."""
+    if left := sorted((tasks & OWN) - ({"similarity"} if sets else set())):
+        say(f"not measured, the data hold training clips only: {', '.join(left)}")
+    if "similarity" not in tasks or not sets:
+        return {}
+    name, chosen = next(iter(sets.items()))
+    say(f"measuring the predictor's similarity on {name}")
+    return {"test": {"similarity": _similarity(loaded, _set_clips(loaded, chosen))}}
 
 
 def whole_training_set(config: Config) -> Config:
@@ -73,35 +99,44 @@ def _similarity(loaded: LoadedModel, clips: ClipDataset) -> dict[str, float]:
     return {"audio": found["A"], "visual": found["V"]}
 
 
-def _probes(loaded: LoadedModel, clips: dict[Split, ClipDataset]) -> dict[Split, dict[str, float]]:
-    """Mean AP of linear classifiers on each modality's pooled tokens and on both."""
+def _probes(loaded: LoadedModel, train: ClipDataset, held: dict[Split, ClipDataset]) -> dict[Split, dict[str, float]]:
+    """Mean AP of linear classifiers on each modality's pooled tokens and on both, where they belong together."""
     inputs = build_inputs(loaded.config.audio)
-    classes = vocabulary(clips["train"])
-    parts: dict[Split, Features] = {}
-    for split, whole in clips.items():
-        # Evenly spaced: sets are often sorted by class.
-        chosen = evenly(whole, PROBE_CLIPS) if split == "train" else whole
-        features = pooled_features(loaded.model, chosen, inputs)
-        parts[split] = (features, multi_hot(label_names(chosen), classes))
+    classes = vocabulary(train)
+    labels = {split: label_names(clips) for split, clips in held.items()}
+    # Things of the world sound together in most recipes: there, every class has an answer of its own.
+    single = not isinstance(train, WorldDataset) and one_each([*label_names(train), *chain(*labels.values())])
+    # Evenly spaced: sets are often sorted by class.
+    few = evenly(train, PROBE_CLIPS)
+    known = pooled_features(loaded.model, few, inputs), multi_hot(label_names(few), classes)
+    parts: dict[Split, Features] = {
+        split: (pooled_features(loaded.model, clips, inputs), multi_hot(labels[split], classes))
+        for split, clips in held.items()
+    }
     views: dict[str, Callable[[dict[Modality, Tensor]], Tensor]] = {
         "audio": lambda f: f[Modality.AUDIO],
         "visual": lambda f: f[Modality.VISUAL],
-        "audiovisual": lambda f: torch.cat([f[m] for m in Modality], dim=1),
     }
-    found: dict[Split, dict[str, float]] = {split: {} for split in HELD_OUT}
+    if not isinstance(train, PairedDataset):  # a pair by class would show the probe the class twice
+        views["audiovisual"] = lambda f: torch.cat([f[m] for m in Modality], dim=1)
+    found: dict[Split, dict[str, float]] = {split: {} for split in held}
     for name, view in views.items():
-        seen = {split: (view(features), labels) for split, (features, labels) in parts.items()}
-        for split in HELD_OUT:
-            found[split][name] = probe(seen["train"], seen["validation"], seen[split])[0]
+        fitted = fit_probes((view(known[0]), known[1]), single=single)
+        seen = {split: (view(features), targets) for split, (features, targets) in parts.items()}
+        for split, part in seen.items():
+            judged = judge_probes(fitted, seen["validation"], part, single=single)
+            found[split][name] = judged.mean_average_precision
     return found
 
 
 def measure_set(loaded: LoadedModel, chosen: RetrievalSet) -> dict[str, dict[str, float]]:
     """Zero-shot retrieval on another set, on the published list of its clips where there is one."""
+    return _retrieval(loaded, _set_clips(loaded, chosen))
+
+
+def _set_clips(loaded: LoadedModel, chosen: RetrievalSet) -> ClipDataset:
     clips = build_clips(with_data(loaded.config, Path(chosen.data)), "test")
-    if chosen.list:
-        clips, _ = listed_clips(clips, Path(chosen.list))
-    return _retrieval(loaded, clips)
+    return listed_clips(clips, Path(chosen.list))[0] if chosen.list else clips
 
 
 def measure_cost(config: Config) -> dict[str, dict[str, float]]:

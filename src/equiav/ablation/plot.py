@@ -25,7 +25,8 @@ def table_figure(results: Results) -> bytes | None:
     panels = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
     for axis, column in zip(panels, columns, strict=True):
         if compared:
-            _differences(axis, [next(c for c in found if c.column == column.name) for _, found in compared])
+            shown_column = [next(c for c in found if c.column == column.name) for _, found in compared]
+            _differences(axis, shown_column, papers=not results.experiment.table.own_references)
         else:
             _figures(axis, results, shown, column)
         axis.set_title(column.name, fontsize=9)
@@ -40,15 +41,18 @@ def table_figure(results: Results) -> bytes | None:
 
 def _title(results: Results, *, differences: bool) -> str:
     table = results.experiment.table
-    several = len({other for _, other, _ in results.against_reference()}) > 1
-    what = f"minus {'its reference' if several else table.reference}; bars: 95 % intervals" if differences else ""
+    what = (
+        f"minus {'its reference' if table.own_references else table.reference}; bars: 95 % intervals"
+        if differences
+        else ""
+    )
     return f"{table.paper}: {table.title}" + (f" ({what})" if what else "")
 
 
-def _differences(axis: Axes, found: list[Comparison]) -> None:
+def _differences(axis: Axes, found: list[Comparison], *, papers: bool) -> None:
     axis.axvline(0, color="black", linewidth=0.8)
     for place, comparison in enumerate(found):
-        if comparison.papers is not None:
+        if papers and comparison.papers is not None:
             axis.plot(comparison.papers, place - 0.14, "D", color=PAPER, markersize=5, markerfacecolor="none")
         if comparison.ours is not None:
             half = comparison.ours.half_width
@@ -67,6 +71,7 @@ def _figures(axis: Axes, results: Results, rows: list[Row], column: Column) -> N
 
 
 def _legend(axis: Axes, results: Results) -> None:
-    axis.plot([], [], "D", color=PAPER, markerfacecolor="none", markersize=5, label="paper")
+    if not results.experiment.table.own_references:
+        axis.plot([], [], "D", color=PAPER, markerfacecolor="none", markersize=5, label="paper")
     axis.plot([], [], "o", color=OURS, markersize=4.5, label=NAMES[results.scale])
     axis.figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)

@@ -65,8 +65,14 @@ def missing(run: Run, folders: Folders) -> frozenset[str]:
 
 
 def figure(record: Record, place: str, split: str) -> float | None:
-    """The number at a place such as `retrieval.video_to_audio.R@1`; what has splits is looked up in that one."""
-    tree: Any = {**record.get("elsewhere", {}), **record.get(split, {})}
+    """The number at a place such as `retrieval.video_to_audio.R@1`, of a split of the run's data.
+
+    Other sets and fine-tunings were measured on their test split and belong to that only; cost has no split.
+    """
+    elsewhere = record.get("elsewhere", {})
+    if split != "test":
+        elsewhere = {"cost": elsewhere.get("cost")}
+    tree: Any = {**elsewhere, **record.get(split, {})}
     for part in place.split("."):
         tree = tree.get(part) if isinstance(tree, dict) else None
     return float(tree) if isinstance(tree, int | float) else None

@@ -36,7 +36,7 @@ def figures_table(results: Sequence[Results]) -> str:
     rows = []
     for row in table.rows:
         lines = []
-        if row.paper:
+        if row.paper and not table.own_references:
             lines.append(["paper", "", *(_number(row.paper.get(c.name), c) for c in table.columns)])
         for result in results:
             if row.runs_at(result.scale):
@@ -83,14 +83,14 @@ def differences_table(results: Results) -> str:
     """Each row minus the one it is compared with: the paper's difference, ours with its interval, the verdict."""
     columns = results.experiment.table.columns
     digits = {c.name: c.digits for c in columns}
-    several = len({other for _, other, _ in results.against_reference()}) > 1
+    several = results.experiment.table.own_references
     rows = []
     for row, other, found in results.against_reference():
         if not any(c.ours for c in found):
             continue
         seeds = max(c.ours.seeds for c in found if c.ours)
         name = f"{row.name} {MINUS} {other}" if several else row.name
-        if any(c.papers is not None for c in found):
+        if any(c.papers is not None for c in found) and not several:
             papers = ["" if c.papers is None else signed(c.papers, digits[c.column]) for c in found]
             rows.append([name, "paper", *papers])
             name = ""
@@ -119,9 +119,10 @@ def orderings_line(results: Results) -> str:
         parts = [f"{n} {'hold' if v == 'holds' and n != 1 else v}" for v, n in sorted(found.items())]
         return ", ".join(parts)
 
-    reference = results.experiment.table.reference
+    table = results.experiment.table
+    against = "each against its own reference" if table.own_references else f"against {table.reference}"
     return (
-        f"Of the paper's {sum(near.values())} orderings against {reference}: {counted(near)}. "
+        f"Of the paper's {sum(near.values())} orderings {against}: {counted(near)}. "
         f"Of all {sum(all_pairs.values())} between pairs of rows: {counted(all_pairs)}."
     )
 
@@ -173,7 +174,7 @@ def csv_text(results: Results) -> str:
     writer.writerow(CSV_HEADER)
     for row in table.rows:
         for i, column in enumerate(table.columns):
-            if column.name in row.paper:
+            if column.name in row.paper and not table.own_references:
                 writer.writerow([results.experiment.name, row.name, column.name, "paper", "", row.paper[column.name]])
             cell = results.cell(row, column)
             if cell is not None:
@@ -200,10 +201,11 @@ def _csv_comparison(found: Comparison | None) -> list[str]:
 
 
 def write_table(results: Results, folder: Path) -> Path:
-    """Writes NAME.md, NAME.csv and NAME.png; returns the first."""
+    """Writes NAME.md, NAME.csv and NAME.png, NAME-SPLIT of another split than test; returns the first."""
     from equiav.ablation.plot import table_figure  # matplotlib takes a second and only pictures need it
 
-    path = folder / f"{results.experiment.name}.md"
+    another = "" if results.split == "test" else f"-{results.split}"
+    path = folder / f"{results.experiment.name}{another}.md"
     picture = table_figure(results)
     text = markdown(results)
     if picture is not None:

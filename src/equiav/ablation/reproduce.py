@@ -40,10 +40,11 @@ same model on small real sets. *Paper's scale*: the published settings, AudioSet
 here, the data and the machines are not.
 
 **Reading.** Figures are the mean over seeds ± the standard deviation; retrieval and classification in per cent, on the
-test split. Recipes were chosen on the validation split, equally for every row. Differences are paired over seeds and
-come with the 95 % interval of Student's t; one is called a difference, and set in bold, only if its interval excludes
-zero. Then the paper's order *holds* or is *reversed*; otherwise the rows are *not told apart*. Intervals are not
-corrected for their number: of twenty comparisons without any effect, one is expected to look like a difference.
+test split. The world's rate and length were set on the validation split, looking at plain contrast and EquiAV, before
+any test result; one setting serves every row. Differences are paired over seeds and come with the 95 % interval of
+Student's t; one is called a difference, and set in bold, only if its interval excludes zero. Then the paper's order
+*holds* or is *reversed*; otherwise the rows are *not told apart*. Intervals are not corrected for their number: of
+twenty comparisons without any effect, one is expected to look like a difference.
 """
 
 
@@ -132,7 +133,8 @@ def outcome(found: Sequence[Section]) -> str:
             near, pairs = r.orderings(all_pairs=False), r.orderings(all_pairs=True)
             if sum(near.values()):
                 counts = [f"{near[v]} ({pairs[v]})" for v in VERDICTS]
-                rows.append([_link(section.item), section.item.subject, NAMES[r.scale], *counts])
+                subject = section.item.subject + (" (exploratory)" if r.experiment.table.exploratory else "")
+                rows.append([_link(section.item), subject, NAMES[r.scale], *counts])
     if not rows:
         return ""
     header = ["item", "subject", "scale", "hold", "reversed", "not told apart", "one seed only"]

@@ -21,15 +21,11 @@ from equiav.config import Config, parse_config
 from equiav.files import locked
 from equiav.inference import load_model
 from equiav.provenance import provenance, write_json
-from equiav.training.launch import train_on_cores
+from equiav.training.launch import Stopped, train_on_cores
 from equiav.training.log import LOG
 from equiav.training.trainer import Trainer
 
 Say = Callable[[str], None]
-
-
-class Stopped(Exception):
-    """The run was told to stop and has saved where it stands."""
 
 
 def perform(run: Run, folders: Folders, *, discard: bool, say: Say) -> None:
@@ -64,7 +60,10 @@ def _train(run: Run, out: Path, clock: Clock, say: Say) -> None:
             os.kill(os.getpid(), signal.SIGTERM)  # the trainer saves and stops
 
     if run.processes > 1:
-        train_on_cores(run.recipe, run.overrides, out, processes=run.processes, say=watched)
+        try:
+            train_on_cores(run.recipe, run.overrides, out, processes=run.processes, say=watched)
+        finally:
+            clock.tick(at_once=True)
         return
     config, notices = resolve(resumable(run, out), 1)
     for line in notices:
@@ -107,7 +106,7 @@ def _measured(run: Run, out: Path, todo: frozenset[str], record: dict[str, Any],
         return {**record, "elsewhere": elsewhere}
     loaded = load_model(out)
     record |= {"steps": loaded.meta["step"], "clips": loaded.meta["clips"], "curve": validation_curve(out / LOG)}
-    for split, values in measure_own(loaded, todo, say).items():
+    for split, values in measure_own(loaded, todo, say, run.sets).items():
         record[split] = {**record.get(split, {}), **values}
     for task in sorted(todo):
         kind, *parts = task.split(".")

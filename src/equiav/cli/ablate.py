@@ -45,6 +45,8 @@ def ablate(
         raise EquiAVError(f"--scale {scale}: none of these tables has it")
     folders, extra = Folders(results, runs), tuple(change or ())
     planned = plan(experiments, _scale(scale), seeds=_seeds(seeds), rows=_names(rows), extra=extra)
+    if not planned:
+        raise EquiAVError(f"nothing to run: no row has these seeds and names at scale {scale}; see --seeds and --rows")
     if only is not None:
         _only(only, planned, folders, discard)
         return
@@ -57,11 +59,20 @@ def ablate(
                     shlex.join(["equiav", *worker_arguments(experiments, run, folders, extra=extra, discard=discard)])
                 )
         return
-    _run_all(experiments, planned, folders, processes=processes, extra=extra, discard=discard, split=split)
+    _run_all(
+        experiments,
+        planned,
+        folders,
+        scale=_scale(scale),
+        processes=processes,
+        extra=extra,
+        discard=discard,
+        split=split,
+    )
 
 
 def _run_all(
-    experiments: Sequence[Any], planned: Sequence[Any], folders: Any, *,
+    experiments: Sequence[Any], planned: Sequence[Any], folders: Any, *, scale: Any,
     processes: int, extra: tuple[str, ...], discard: bool, split: str,
 ) -> None:  # fmt: skip
     from equiav.ablation.render import markdown, write_table
@@ -74,7 +85,7 @@ def _run_all(
     outcome = Runner(folders, command, processes, say).run(planned)
     end_line()
     for experiment in experiments:
-        results = collect(experiment, planned[0].scale if planned else "world", folders, split=split, extra=extra)
+        results = collect(experiment, scale, folders, split=split, extra=extra)
         path = write_table(results, folders.tables(results.scale))
         print(f"{markdown(results)}\nWritten: {path}\n")
     print(f"{outcome.before} runs were done before, {outcome.done} now, {len(outcome.failed)} failed")
@@ -89,8 +100,9 @@ def _run_all(
 def _only(key: str, planned: Sequence[Any], folders: Any, discard: bool) -> None:
     """One run in this process, with the exit codes that the runner knows."""
     from equiav.ablation.runner import BUSY, STOPPED
-    from equiav.ablation.worker import Stopped, perform
+    from equiav.ablation.worker import perform
     from equiav.errors import Busy
+    from equiav.training.launch import Stopped
 
     found = [run for run in planned if run.key == key]
     if not found:

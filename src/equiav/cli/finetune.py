@@ -73,8 +73,11 @@ def classification(
     data: Annotated[Path | None, typer.Option(help="Other data than the classifier was trained on.")] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     all_frames: Annotated[
-        bool, typer.Option("--all-frames", help="Scores averaged over all frames, not those of the middle one.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--all-frames/--middle-frame", help="Scores averaged over all frames, or of one (default: as the recipe)."
+        ),
+    ] = None,
     classes: Annotated[Path | None, typer.Option(help="Names of the classes, for imported classifiers.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for results and report (default: evaluation/classification).")
@@ -96,8 +99,11 @@ def classification(
         loaded = loaded.named(read_classes(classes))
     config = with_data(loaded.config, data)
     clips = build_labelled(config, part, loaded.classes)
-    found = classify_dataset(loaded.model, clips, build_inputs(config.audio), all_frames=all_frames)
-    record = classification_record(loaded, found, split=part, all_frames=all_frames)
+    every = (config.finetune is not None and config.finetune.all_frames) if all_frames is None else all_frames
+    inputs = build_inputs(config.audio)
+    found = classify_dataset(loaded.model, clips, inputs, single=loaded.single, all_frames=every)
+    record = classification_record(loaded, found, split=part, all_frames=every)
     print(f"{part}, {len(clips)} clips: {_figures(record['metrics'])}")
     folder = out or evaluation_folder(model, "classification")
-    print(f"Report: {write_evaluation(folder, record, classification_page(loaded, clips, found, record))}")
+    page = classification_page(loaded, clips, found, record, own=data is None)
+    print(f"Report: {write_evaluation(folder, record, page)}")

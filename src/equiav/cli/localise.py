@@ -36,7 +36,7 @@ def localise(
     """Show where in the picture the sound comes from: heat-map overlays and a page.
 
     Looks at the beginning of each file, as much as the model hears at once. Files that cannot be used are skipped and
-    listed; one file given alone that cannot be used is an error.
+    listed; one file given alone that cannot be used is an error, and so is a folder without any that can.
     """
     from equiav.localising import localise_files
 

@@ -22,8 +22,14 @@ def demo(
     Run it again to resume an interrupted demo. Writes checkpoints/, results.json and report.html.
     """
     from equiav.demo import run_demo
+    from equiav.training.launch import Stopped
 
-    report = run_demo(out, tuple(overrides or ()), say)
+    try:
+        report = run_demo(out, tuple(overrides or ()), say)
+    except Stopped as error:
+        end_line()
+        print(f"stopped: {out}; run it again to go on", file=sys.stderr)
+        raise typer.Exit(143) from error
     end_line()
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     for way, name in (("audio_to_video", "sound to picture"), ("video_to_audio", "picture to sound")):

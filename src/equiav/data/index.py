@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equiav.data.manifest import Split
 from equiav.errors import DataError
 
 INDEX, MANIFEST, SKIPPED, META, SHARDS = "index", "manifest.csv", "skipped.csv", "meta.json", "shards"
 VERSION = 1
-SPLITS = ("train", "validation", "test")
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 TEXTS = ("keys", "names", "paths", "groups", "labels", "shards")
 
 Member = tuple[int, int, int]  # offset in the shard, size, CRC-32; size 0: the clip has no such member

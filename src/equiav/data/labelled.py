@@ -102,9 +102,11 @@ class LabelledClips:
 
 def hold_out(groups: Sequence[str], share: float) -> NDArray[np.bool_]:
     """Which clips are kept from training for validation: by the names of their sources alone, at least one source."""
-    held = np.array([split_of(group, share) == "validation" for group in groups], dtype=bool)
+    # Preparing has split by the plain name: by the same hash, none of what it left for training would be held out.
+    salted = [f"held-out/{group}" for group in groups]
+    held = np.array([split_of(group, share) == "validation" for group in salted], dtype=bool)
     if not held.any() and len(groups):
-        lowest = min(groups, key=lambda group: (zlib.crc32(group.encode()), group))
+        lowest = min(groups, key=lambda group: (zlib.crc32(f"held-out/{group}".encode()), group))
         held = np.array([group == lowest for group in groups], dtype=bool)
     return held
 

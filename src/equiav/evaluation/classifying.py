@@ -1,4 +1,4 @@
-"""A classifier on a whole set: logits of every clip, gathered from all processes, and the metrics of them."""
+"""A classifier on a whole set: scores of every clip, gathered from all processes, and the metrics of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from equiav.types import Modality
 
 @dataclass(frozen=True)
 class Classified:
-    """Scores and truth of every clip of a set, in its order."""
+    """Scores and truth of every clip of a set, in its order.
+
+    Scores are logits; where each clip has one class, logarithms of probabilities: only they compare between clips.
+    """
 
     scores: Float[Tensor, "n classes"]
     labels: Float[Tensor, "n classes"]
@@ -32,11 +35,18 @@ class Classified:
 
 @torch.inference_mode()
 def classify_dataset(
-    classifier: Classifier, clips: LabelledClips, inputs: Inputs, *, batch: int = 64, all_frames: bool = False
+    classifier: Classifier,
+    clips: LabelledClips,
+    inputs: Inputs,
+    *,
+    single: bool,
+    batch: int = 64,
+    all_frames: bool = False,
 ) -> Classified:
-    """Logits of every clip, each process doing a share and all getting the whole; nothing dropped or padded.
+    """Scores of every clip, each process doing a share and all getting the whole; nothing dropped or padded.
 
-    The picture is the middle frame, or with `all_frames` every frame in turn, and the logits are averaged.
+    `single`: the classifier was trained to choose one class (cross-entropy). The picture is the middle frame, or with
+    `all_frames` every frame in turn, and the scores are averaged.
     """
     device = next(classifier.parameters()).device
     share = -(-len(clips) // world_size())
@@ -50,7 +60,8 @@ def classify_dataset(
         for loaded in evaluation_batches(clips, batch=batch, first=first, last=last, frame=frame):
             given = {m: inputs.before_augmentation(loaded.to(device), m) for m in clips.wanted}
             x = {m: normalise(v) if m is Modality.VISUAL else v for m, v in given.items()}
-            parts.append(classifier(x).float().cpu())
+            logits = classifier(x).float().cpu()
+            parts.append(logits.log_softmax(dim=1) if single else logits)
         looks.append(torch.cat(everyone(parts)))
     classifier.train(training)
     scores = torch.stack(looks).mean(dim=0) if len(looks) > 1 else looks[0]

@@ -46,15 +46,17 @@ def classification_record(
 
 
 def classification_page(
-    loaded: LoadedClassifier, clips: LabelledClips, found: Classified, record: dict[str, Any]
+    loaded: LoadedClassifier, clips: LabelledClips, found: Classified, record: dict[str, Any], *, own: bool = True
 ) -> Page:
-    """Figures, class by class, confusions where each clip has one class, examples."""
+    """Figures, class by class, confusions where each clip has one class, examples; `own`: the data it was trained on.
+
+    Only of those is it known that the test clips had no part in choosing the weights.
+    """
     page = Page(f"A classifier of {record['mode']} clips")
+    apart = record["split"] == "test" and own and bool(loaded.meta.get("best"))
     page.text(
-        f"{len(clips)} clips of the {record['split']} split, {len(loaded.classes)} classes. The weights were chosen on "
-        "validation; these clips took no part in it."
-        if record["split"] == "test"
-        else f"{len(clips)} clips of the {record['split']} split, {len(loaded.classes)} classes."
+        f"{len(clips)} clips of the {record['split']} split, {len(loaded.classes)} classes."
+        + (" The weights were chosen on validation; these clips took no part in it." if apart else "")
     )
     metrics, chance = record["metrics"], record["chance"]
     shown = [("mAP", "mAP", "{:.1f} %"), ("accuracy", "accuracy", "{:.1f} %"), ("d_prime", "d'", "{:.2f}")]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,10 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.build_data import build_clips
-from equiav.config import CavMaeConfig, Config, ShardsConfig
+from equiav.build_data import build_clips, present_splits
+from equiav.config import Config
 from equiav.data.dataset import Chosen, ClipDataset
-from equiav.data.index import read_meta
 from equiav.data.labelled import LabelledClips, Targets, hold_out
 from equiav.data.labels import Labels, label_names, multi_hot, vocabulary
 from equiav.data.loader import evaluation_batches
@@ -114,7 +112,7 @@ def labelled_data(config: Config, *, limit: int | None = None) -> LabelledData:
 
 def _splits(config: Config) -> tuple[dict[Split, Part], str]:
     """The three splits; without a validation or test split, a tenth of the training sources stands in."""
-    there = _present(config)
+    there = present_splits(config)
     if there == set(SPLITS):
         return {name: _whole(build_clips(config, name)) for name in SPLITS}, "its own split"
     if not there & {"validation", "test"}:
@@ -130,16 +128,6 @@ def _splits(config: Config) -> tuple[dict[Split, Part], str]:
 
 def _whole(clips: ClipDataset) -> Part:
     return clips, tuple(range(len(clips)))
-
-
-def _present(config: Config) -> set[Split]:
-    data = config.data
-    if isinstance(data, CavMaeConfig) and data.test is None:
-        return {"train", "validation"}
-    if isinstance(data, ShardsConfig):
-        counts = read_meta(Path(data.path))["splits"]
-        return {name for name in SPLITS if counts.get(name) or (name == "test" and data.test)}
-    return set(SPLITS)
 
 
 def _labelled(part: Part, classes: Labels, name: str, limit: int | None) -> LabelledSplit:

@@ -106,13 +106,24 @@ def judge(
     return Judged(best, figures[best], mean, accuracy(scores, truth) if single else None, each, scores)
 
 
-def linear_probe(train: Labelled, validation: Labelled, test: Labelled, *, single: bool = False) -> Judged:
-    """A linear classifier fitted with each penalty, judged with the one that validation chose."""
-    fitted = {penalty: fit_probe(*train, penalty, single=single) for penalty in PENALTIES}
+def fit_probes(train: Labelled, *, single: bool = False) -> dict[float, LinearProbe]:
+    """A linear classifier with each penalty."""
+    return {penalty: fit_probe(*train, penalty, single=single) for penalty in PENALTIES}
+
+
+def judge_probes(
+    fitted: dict[float, LinearProbe], validation: Labelled, test: Labelled, *, single: bool = False
+) -> Judged:
+    """Classifiers fitted with several penalties, judged with the one that validation chose."""
     on = [{p: f(features) for p, f in fitted.items()} for features in (validation[0], test[0])]
     if single:  # average precision compares clips, and only probabilities compare between them
         on = [{p: logits.log_softmax(dim=1) for p, logits in scores.items()} for scores in on]
     return judge(on[0], on[1], (validation[1], test[1]), single=single)
+
+
+def linear_probe(train: Labelled, validation: Labelled, test: Labelled, *, single: bool = False) -> Judged:
+    """A linear classifier fitted with each penalty, judged with the one that validation chose."""
+    return judge_probes(fit_probes(train, single=single), validation, test, single=single)
 
 
 def neighbours(train: Labelled, validation: Labelled, test: Labelled, *, single: bool = False) -> Judged:

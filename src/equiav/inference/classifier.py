@@ -23,6 +23,11 @@ class LoadedClassifier:
     classes: tuple[str, ...]
     meta: dict[str, Any]
 
+    @property
+    def single(self) -> bool:
+        """Whether it was trained to choose one class a clip (cross-entropy)."""
+        return self.config.finetune is not None and self.config.finetune.loss == "ce"
+
     def named(self, classes: tuple[str, ...]) -> LoadedClassifier:
         """The same with other names of its classes."""
         if len(classes) != len(self.classes):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar, overload
 
@@ -14,14 +16,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equiav.build import build_inputs
-from equiav.errors import DataError, EquiAVError, MediaError
-from equiav.inference.items import Picture, Sound, Video, excerpt, film, frames_of, waveform_of
+from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
+from equiav.inference.items import Picture, Sound, Video, excerpt, film, frames_of, kind_of, waveform_of
 from equiav.inference.model import LoadedModel
 from equiav.inference.windows import Vector, Window, audible, read_windows
-from equiav.media.clip import CLIP_SECONDS
+from equiav.media.clip import CLIP_SECONDS, LEAST_SECONDS, ROUNDING
 from equiav.media.decode import Excerpt, stacked
 from equiav.media.image import square
 from equiav.media.spectrogram import HOP_SECONDS
+from equiav.media.streams import Limits
 
 Item = TypeVar("Item")
 Shown = tuple[Tensor | None, Tensor | None]  # what the encoders want of one item: spectrogram (1, T, F), pictures
@@ -66,13 +69,14 @@ class Embedder:
     the same vector alone and in any list.
     """
 
-    def __init__(self, model: LoadedModel, *, batch: int = 32) -> None:
+    def __init__(self, model: LoadedModel, *, batch: int = 32, limits: Limits | None = None) -> None:
         if batch < 1:
             raise DataError(f"batches of {batch} items")
-        self.model, self.batch = model, batch
+        self.model, self.batch, self.limits = model, batch, limits
         audio = model.config.audio
         self.rate: int = audio.sample_rate
-        self.seconds: float = min(CLIP_SECONDS, audio.frames * HOP_SECONDS)
+        self._most = audio.frames * HOP_SECONDS
+        self.seconds: float = min(CLIP_SECONDS, self._most)
         self._inputs = build_inputs(audio)
 
     @property
@@ -101,8 +105,10 @@ class Embedder:
             errors: "raise" once all were tried, or "collect" what could be read and the reasons for the rest.
         """
 
-        def read(item: Sound) -> Shown:
-            wave = waveform_of(item, rate=self.rate, sample_rate=sample_rate, start=start, seconds=self.seconds)
+        def read(item: Any) -> Shown:
+            wave = waveform_of(
+                item, rate=self.rate, sample_rate=sample_rate, start=start, seconds=self.seconds, limits=self.limits
+            )
             return self._spectrogram(wave), None
 
         return self._all(items, read, errors)
@@ -119,8 +125,8 @@ class Embedder:
         Of a film it is the direction of the mean of its ten pictures' unit vectors, as in evaluation with all frames.
         """
 
-        def read(item: Picture) -> Shown:
-            return None, self._square(frames_of(item, start=start, seconds=self.seconds))
+        def read(item: Any) -> Shown:
+            return None, self._square(frames_of(item, start=start, seconds=self.seconds, limits=self.limits))
 
         return self._all(items, read, errors)
 
@@ -137,12 +143,16 @@ class Embedder:
         what is seen in it; one without pictures what is heard.
         """
 
-        def read(item: Video) -> Shown:
-            if not isinstance(item, tuple):
-                shown = self._shown(excerpt(Path(item), start=start, seconds=self.seconds, rate=self.rate))
+        def read(item: Any) -> Shown:
+            if isinstance(item, str | Path):
+                shown = self._shown(
+                    excerpt(Path(item), start=start, seconds=self.seconds, rate=self.rate, limits=self.limits)
+                )
                 if shown[0] is None and shown[1] is None:
                     raise MediaError(Path(item), "silent, and without pictures")
                 return shown
+            if not isinstance(item, tuple) or len(item) != 3:
+                raise ShapeError(f"a video is a path or (frames, waveform, rate), not {kind_of(item)}")
             frames, wave, rate = item
             cut = waveform_of((wave, rate), rate=self.rate, sample_rate=None, start=start, seconds=self.seconds)
             return self._spectrogram(cut), self._square(film(frames))
@@ -159,12 +169,13 @@ class Embedder:
     ) -> Iterator[Window]:
         """All of a file: windows of `seconds` (those the model hears, without it), cut as `prepare` cuts clips.
 
-        `span` (start, length) takes a part of the file as one window. Silence has no sound vector. Raises MediaError
-        where the file breaks.
+        `span` (start, length) takes a part of the file, as one window if the model hears all of it. Windows longer
+        than that are refused. Silence has no sound vector. Raises MediaError where the file breaks.
         """
+        self.check_seconds(seconds)
         found: list[tuple[Excerpt, Shown]] = []
         for piece in read_windows(
-            Path(path), seconds=seconds or self.seconds, overlap=overlap, rate=self.rate, span=span
+            Path(path), seconds=seconds or self.seconds, overlap=overlap, rate=self.rate, span=span, most=self._most
         ):
             found.append((piece, self._shown(piece)))
             if len(found) >= self.batch:
@@ -172,12 +183,31 @@ class Embedder:
                 found = []
         yield from self._windows(found)
 
+    def check_seconds(self, seconds: float | None) -> None:
+        """Refuses windows of which the model would hear only a part."""
+        if seconds is not None and not LEAST_SECONDS <= seconds <= self.seconds + ROUNDING:
+            least, most = f"{LEAST_SECONDS:g}", f"{self.seconds:g}"
+            raise DataError(f"windows of {seconds:g} s: choose {least} to {most} s, which is what the model hears")
+
     def clips(self, clips: Sequence[tuple[Tensor | None, Tensor | None]]) -> list[tuple[Vector | None, Vector | None]]:
-        """Sound and picture vectors of clips already read: waveforms at the model's rate, frames (K, 3, H, W) uint8."""
-        shown = [
-            (None if w is None else self._spectrogram(w), None if f is None else self._square(f)) for w, f in clips
-        ]
-        return list(zip(self._heard([s[0] for s in shown]), self._seen([s[1] for s in shown]), strict=True))
+        """Sound and picture vectors of clips already read: waveforms at the model's rate, frames (K, 3, H, W) uint8.
+
+        A sound longer than the model hears has the direction of the mean over windows spread evenly across all of it,
+        as pictures have that of the mean over frames.
+        """
+        pieces = [[] if w is None else [self._spectrogram(piece) for piece in self._pieces(w)] for w, _ in clips]
+        heard = iter(self._heard([piece for some in pieces for piece in some]))
+        sounds = [[z for z in islice(heard, len(some)) if z is not None] for some in pieces]
+        seen = self._seen([None if frames is None else self._square(frames) for _, frames in clips])
+        return [(_mean(some) if some else None, visual) for some, visual in zip(sounds, seen, strict=True)]
+
+    def _pieces(self, wave: Tensor) -> list[Tensor]:
+        """As few windows as cover a sound; what the model hears whole is one."""
+        length = round(self.seconds * self.rate)
+        if len(wave) <= (self._most + ROUNDING) * self.rate:
+            return [wave]
+        starts = np.linspace(0, len(wave) - length, math.ceil(len(wave) / length)).round().astype(int)
+        return [wave[start : start + length] for start in starts]
 
     def _windows(self, found: Sequence[tuple[Excerpt, Shown]]) -> Iterator[Window]:
         heard, seen = self._heard([s[0] for _, s in found]), self._seen([s[1] for _, s in found])
@@ -207,8 +237,7 @@ class Embedder:
     def _joined(self, shown: Sequence[Shown]) -> Iterator[Vector]:
         """Per item the direction of the sum of what it has."""
         for audio, visual in zip(self._heard([s[0] for s in shown]), self._seen([s[1] for s in shown]), strict=True):
-            parts = [part for part in (audio, visual) if part is not None]
-            yield parts[0] if len(parts) == 1 else joint(*parts)
+            yield _mean([part for part in (audio, visual) if part is not None])
 
     def _shown(self, piece: Excerpt) -> Shown:
         heard = seen = None
@@ -250,6 +279,10 @@ def joint(*vectors: NDArray[np.float32]) -> Vector:
     total = np.sum(np.stack(vectors).astype(np.float64), axis=0)
     unit: Vector = (total / max(float(np.linalg.norm(total)), 1e-12)).astype(np.float32)
     return unit
+
+
+def _mean(vectors: Sequence[Vector]) -> Vector:
+    return vectors[0] if len(vectors) == 1 else joint(*vectors)
 
 
 def _readable(

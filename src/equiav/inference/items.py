@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,19 +29,30 @@ MOST_CHANNELS = 32
 PICTURES = frozenset({".bmp", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
-def waveform_of(item: Sound, *, rate: int, sample_rate: int | None, start: float, seconds: float) -> Tensor:
+def waveform_of(
+    item: Any,
+    *,
+    rate: int,
+    sample_rate: int | None,
+    start: float,
+    seconds: float,
+    limits: Limits | None = None,
+) -> Tensor:
     """Mono sound in [-1, 1] at `rate`: `seconds` of it from `start`, fewer where it ends before."""
     if isinstance(item, str | Path):
-        sound = excerpt(Path(item), start=start, seconds=seconds, rate=rate, picture=False).sound
+        sound = excerpt(Path(item), start=start, seconds=seconds, rate=rate, picture=False, limits=limits).sound
         if sound is None:
             raise MediaError(Path(item), "no sound")
         if len(sound) < LEAST_SECONDS * rate:
             raise MediaError(Path(item), f"only {len(sound) / rate:.2f} s of sound from {start:g} s on")
         return torch.from_numpy(sound.astype(np.float32) / 32768)
+    check_start(start)
+    if isinstance(item, tuple) and len(item) != 2:
+        raise ShapeError(f"a sound is a path, a waveform or (waveform, rate), not {kind_of(item)}")
     array, given = item if isinstance(item, tuple) else (item, sample_rate)
-    if given is None:
+    if array is not None and given is None:
         raise ShapeError("a waveform needs its sample rate: give (array, rate) or sample_rate=")
-    wave = resampled(mono(array), given, rate)
+    wave = resampled(mono(array), _rate(given), rate)
     first = round(start * rate)
     wave = wave[first : first + round(seconds * rate)]
     if len(wave) < LEAST_SECONDS * rate:
@@ -48,7 +60,25 @@ def waveform_of(item: Sound, *, rate: int, sample_rate: int | None, start: float
     return wave
 
 
-def as_tensor(array: Array) -> Tensor:
+def kind_of(item: object) -> str:
+    """What something is, for messages."""
+    return f"a tuple of {len(item)}" if isinstance(item, tuple) else type(item).__name__
+
+
+def check_start(start: Any) -> None:
+    """Refuses what is no time in a file."""
+    if isinstance(start, bool) or not isinstance(start, int | float | np.number) or not 0 <= start < np.inf:
+        raise ShapeError(f"start must be seconds from 0 on, got {start!r}")
+
+
+def _rate(given: Any) -> int:
+    try:
+        return int(given) if isinstance(given, float) and given.is_integer() else operator.index(given)
+    except TypeError:
+        raise ShapeError(f"a sample rate is a whole number, got {kind_of(given)} {given!s:.20}") from None
+
+
+def as_tensor(array: Any) -> Tensor:
     """An array or tensor, wherever it is, as a tensor in main memory."""
     try:
         return torch.as_tensor(np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array).detach().cpu()
@@ -56,7 +86,7 @@ def as_tensor(array: Array) -> Tensor:
         raise ShapeError(f"neither a path nor an array of numbers: {type(array).__name__}") from error
 
 
-def mono(array: Array) -> Float[Tensor, " samples"]:
+def mono(array: Any) -> Float[Tensor, " samples"]:
     """A waveform (samples,) or (channels, samples), floats in [-1, 1] or integers, as the mean of its channels."""
     wave = as_tensor(array)
     if wave.ndim not in (1, 2) or not wave.numel():
@@ -86,14 +116,15 @@ def resampled(wave: Float[Tensor, " samples"], rate: int, wanted: int) -> Float[
     return torch.from_numpy(np.concatenate(chunks)) if chunks else wave[:0]
 
 
-def frames_of(item: Picture, *, start: float, seconds: float) -> UInt8[Tensor, "k 3 h w"]:
+def frames_of(item: Any, *, start: float, seconds: float, limits: Limits | None = None) -> UInt8[Tensor, "k 3 h w"]:
     """One picture, or the ten of a film as `prepare` picks them."""
+    check_start(start)
     if not isinstance(item, str | Path):
         return rgb(item)[None]
     path = Path(item)
     if path.suffix.lower() in PICTURES:
         return stacked((read_picture(path),))
-    pictures = excerpt(path, start=start, seconds=seconds, sound=False).pictures
+    pictures = excerpt(path, start=start, seconds=seconds, sound=False, limits=limits).pictures
     if not pictures:
         raise MediaError(path, "no picture")
     return stacked(pictures)
@@ -112,7 +143,7 @@ def read_picture(path: Path) -> NDArray[np.uint8]:
         raise MediaError(path, f"cannot be read as a picture ({reason})") from error
 
 
-def rgb(array: Array) -> UInt8[Tensor, "3 h w"]:
+def rgb(array: Any) -> UInt8[Tensor, "3 h w"]:
     """A picture (H, W, 3) or (3, H, W), or of 1 or 4 channels, or (H, W), as uint8 or floats in [0, 1]."""
     picture = as_tensor(array)
     if picture.ndim == 2:
@@ -130,7 +161,7 @@ def rgb(array: Array) -> UInt8[Tensor, "3 h w"]:
     return (picture[:1].expand(3, -1, -1) if len(picture) == 1 else picture[:3]).contiguous()
 
 
-def film(frames: Array) -> UInt8[Tensor, "k 3 h w"]:
+def film(frames: Any) -> UInt8[Tensor, "k 3 h w"]:
     """Frames (K, H, W, 3) or (K, 3, H, W) of one film."""
     pictures = as_tensor(frames)
     if pictures.ndim != 4 or not len(pictures):
@@ -139,10 +170,18 @@ def film(frames: Array) -> UInt8[Tensor, "k 3 h w"]:
 
 
 def excerpt(
-    path: Path, *, start: float, seconds: float, rate: int = 16000, sound: bool = True, picture: bool = True
+    path: Path,
+    *,
+    start: float,
+    seconds: float,
+    rate: int = 16000,
+    sound: bool = True,
+    picture: bool = True,
+    limits: Limits | None = None,
 ) -> Excerpt:
     """`seconds` of a file from `start`, with whatever of sound and pictures it has; refused where it has neither."""
-    info = open_media(path, until=start + seconds)
+    check_start(start)
+    info = open_media(path, limits=limits, until=start + seconds)
     wanted = sound and info.has_audio, picture and info.has_video
     if not any(wanted):
         what = " or ".join(name for name, asked in (("sound", sound), ("picture", picture)) if asked)
@@ -155,6 +194,6 @@ def excerpt(
     return next(
         read_clips(
             path, [Cut(begin, length)], info, sample_rate=rate, frames=FRAMES, short_side=SHORT_SIDE,
-            sound=wanted[0], picture=wanted[1],
+            sound=wanted[0], picture=wanted[1], limits=limits,
         )
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from equiav.errors import MediaError
 from equiav.inference.items import SHORT_SIDE
-from equiav.media.clip import LEAST_SECONDS, Cut, cuts
+from equiav.media.clip import LEAST_SECONDS, ROUNDING, Cut, cuts
 from equiav.media.decode import FRAMES, Excerpt, common_span, open_media, read_clips
 
 SILENCE = 10 ** (-60 / 20)  # peak of full scale, as in `prepare`
@@ -34,11 +35,17 @@ class Window:
 
 
 def read_windows(
-    path: Path, *, seconds: float, overlap: float = 0.0, rate: int, span: tuple[float, float | None] = (0.0, None)
+    path: Path,
+    *,
+    seconds: float,
+    overlap: float = 0.0,
+    rate: int,
+    span: tuple[float, float | None] = (0.0, None),
+    most: float = math.inf,
 ) -> Iterator[Excerpt]:
     """The windows of a file in order, each as soon as it is read, with the sound and the pictures it has.
 
-    `span` is start and length of the part that counts; a part with a length is one window, as in `prepare`.
+    `span` is start and length of the part that counts; a part with a length of at most `most` is one window.
     """
     start, length = span
     info = open_media(path, until=None if length is None else start + length)
@@ -49,7 +56,8 @@ def read_windows(
     if end - begin < LEAST_SECONDS:
         what = "sound and picture overlap for" if info.has_audio and info.has_video else "lasts"
         raise MediaError(path, f"{what} only {max(0.0, end - begin):.2f} s")
-    wanted = [Cut(begin, end - begin)] if length is not None else cuts(begin, end, seconds=seconds, overlap=overlap)
+    whole = length is not None and end - begin <= most + ROUNDING
+    wanted = [Cut(begin, end - begin)] if whole else cuts(begin, end, seconds=seconds, overlap=overlap)
     yield from read_clips(path, wanted, info, sample_rate=rate, frames=FRAMES, short_side=SHORT_SIDE)
 
 

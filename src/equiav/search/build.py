@@ -22,9 +22,10 @@ from equiav.files import write_whole
 from equiav.inference import Embedder
 from equiav.inference.items import PICTURES, read_picture, resampled
 from equiav.progress import duration
-from equiav.search.index import Index
+from equiav.search.index import INDEX, THUMBNAILS, Index
 from equiav.search.media import PREPARED, SPLIT
 from equiav.search.records import Entry
+from equiav.search.state import STATE
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +82,13 @@ def index_media(
         index: of vectors of the embedder's model.
         embedder: makes the vectors.
         place: a folder (searched in depth), a list (.txt, .csv, .jsonl) or one file; videos, sounds, pictures.
-        seconds: length of a window; 10, or what the model hears if that is less.
+        seconds: length of a window, at most the default: 10, or what the model hears if that is less.
         overlap: seconds that neighbouring windows share.
         say: is told how far it is and how long it will take.
     """
     index.check_model(embedder.digest)
-    sources = find_sources(place, suffixes=SUFFIXES | PICTURES)
+    embedder.check_seconds(seconds)
+    sources = _outside_indexes(find_sources(place, suffixes=SUFFIXES | PICTURES), index.folder, place)
     columns = further_columns(place)
     firsts = {_origin(source): key_of(_origin(source), 0) for source in sources}
     known = index.store.known(list(firsts.values()))
@@ -96,6 +98,21 @@ def index_media(
             more = columns.get(source.name, {})
             filling.add(source.name, _windows(embedder, source, more, seconds=seconds, overlap=overlap))
     return filling.summary(len(sources) - len(todo))
+
+
+def _outside_indexes(sources: list[Source], own: Path, place: Path) -> list[Source]:
+    """Media that are no index's thumbnails: those in the index's own folder and in folders of other indexes are not."""
+    homes = [source.path.resolve().parent for source in sources]
+    folders = {folder for home in set(homes) for folder in (home, *home.parents)}
+    indexes = {own.resolve(), *filter(_holds_index, folders)}
+    kept = [s for s, home in zip(sources, homes, strict=True) if indexes.isdisjoint((home, *home.parents))]
+    if not kept:
+        raise DataError(f"{place} names no media outside of indexes; give the index a folder of its own")
+    return kept
+
+
+def _holds_index(folder: Path) -> bool:
+    return (folder / INDEX).is_file() and ((folder / STATE).is_file() or (folder / THUMBNAILS).is_dir())
 
 
 def _origin(source: Source) -> str:
@@ -133,6 +150,7 @@ def index_prepared(
 ) -> Summary:
     """Embeds and adds the clips of a prepared folder under their own names, all splits.
 
+    A clip stays one entry: where the model hears less at once, its sound is the mean of windows across all of it.
     `table` is the list that was given to `prepare`: its further columns become metadata to filter by.
     """
     index.check_model(embedder.digest)
@@ -145,7 +163,7 @@ def index_prepared(
         for number, split in enumerate(SPLITS):
             if not bool((prepared.split == number).any()):
                 continue
-            clips = ShardDataset(folder, split, size=embedder.model.config.visual.size)  # type: ignore[arg-type]
+            clips = ShardDataset(folder, split, size=embedder.model.config.visual.size)
             for i in range(len(clips)):
                 if clips.name(i) not in known:
                     more = columns.get(clips.source(i), {})

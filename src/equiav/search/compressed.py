@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.errors import DataError
+from equiav.errors import DataError, EquiAVError
 
 LIMIT = 100_000  # vectors up to which all are compared
 PER_LIST = 40  # training vectors for each inverted list
@@ -21,6 +22,7 @@ CANDIDATES = 400  # re-ranked with the vectors themselves, and four more for eve
 BLOCK = 20_000  # vectors read at a time
 WIDEN = 8  # how much further a filter may make it look
 SEED = 20_240
+DRAFT = ".tmp"
 
 Rows = NDArray[np.int64]
 
@@ -102,18 +104,32 @@ def exact(
 
 
 def save(index: Any, path: Path) -> None:
-    """Writes the compressed index."""
-    faiss = _faiss()
-    faiss.write_index(index, str(path))
-
-
-def load(path: Path) -> Any:
-    """Reads a compressed index."""
-    faiss = _faiss()
+    """Writes the compressed index beside its place, and moves it there once all of it is on the disk."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
     try:
-        return faiss.read_index(str(path))
-    except RuntimeError as error:
+        _faiss().write_index(index, str(draft))
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except (OSError, RuntimeError) as error:
+        draft.unlink(missing_ok=True)
+        raise EquiAVError(f"{path}: cannot be written ({_reason(error)})") from error
+
+
+def load(path: Path, rows: int, width: int) -> Any:
+    """Reads a compressed index of so many vectors."""
+    try:
+        index = _faiss().read_index(str(path))
+    except (OSError, RuntimeError, MemoryError) as error:
         raise DataError(f"{path} cannot be read; make the index again") from error
+    if (index.ntotal, index.d) != (rows, width) or not hasattr(index, "nlist"):
+        raise DataError(f"{path} is damaged: not the {rows:,} vectors it should hold; make the index again")
+    return index
+
+
+def _reason(error: OSError | RuntimeError) -> str:
+    """In one line; FAISS puts its own source line in front of what the system said."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error).strip().splitlines()[-1]
 
 
 def version() -> str:

@@ -12,12 +12,14 @@ from equiav.errors import DataError
 from equiav.search.records import Entry
 
 Operator = Literal["=", "!=", ">=", "<="]
+TIMES = ("start", "end", "seconds")
+NEAR = 5e-4  # times are told to the millisecond
 _FORM = re.compile(r"\s*([^<>=!]+?)\s*(!=|>=|<=|=)\s*(.*?)\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """One condition; `=` and `!=` compare texts and take `*` for anything, `>=` and `<=` compare numbers."""
+    """One condition: `>=` and `<=` compare numbers; `=` and `!=` texts, with `*` for anything, and times as numbers."""
 
     key: str
     operator: Operator
@@ -28,9 +30,9 @@ class Filter:
         values = values_of(entry, self.key)
         match self.operator:
             case "=":
-                return any(fnmatchcase(value, self.value) for value in values)
+                return any(self._equals(value) for value in values)
             case "!=":
-                return not any(fnmatchcase(value, self.value) for value in values)
+                return not any(self._equals(value) for value in values)
             case ">=":
                 return any(number >= float(self.value) for number in _numbers(values))
             case "<=":
@@ -39,7 +41,12 @@ class Filter:
     @property
     def exact(self) -> bool:
         """Is it plain equality of texts, which an index can look up?"""
-        return self.operator == "=" and not set("*?[") & set(self.value)
+        return self.operator == "=" and self.key not in ("id", *TIMES) and not set("*?[") & set(self.value)
+
+    def _equals(self, value: str) -> bool:
+        if self.key in TIMES:
+            return abs(float(value) - float(self.value)) <= NEAR
+        return fnmatchcase(value, self.value)
 
 
 def parse_filters(texts: Sequence[str | Filter]) -> tuple[Filter, ...]:
@@ -52,7 +59,7 @@ def _parse(text: str) -> Filter:
     if found is None:
         raise DataError(f"{text!r} is no filter; write key=value, key!=value, key>=number or key<=number")
     key, operator, value = found.groups()
-    if operator in (">=", "<="):
+    if operator in (">=", "<=") or key in TIMES:
         try:
             float(value)
         except ValueError:

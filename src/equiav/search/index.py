@@ -19,9 +19,10 @@ from equiav.search.filters import Filter, parse_filters
 from equiav.search.records import SIDES, Among, Entry, Hit, Query, Side, default_among
 from equiav.search.store import Found, Store
 from equiav.search.store_local import LocalStore
+from equiav.search.store_milvus import MilvusStore, is_file, parse_address
 from equiav.search.thumbnails import Thumbnails
 
-INDEX, FORMAT = "index.json", 1
+INDEX, THUMBNAILS, FORMAT = "index.json", "thumbnails", 1
 UNIT = 1e-3  # how far a unit vector's length may be off
 MOST = 10_000  # results of one search
 
@@ -36,7 +37,7 @@ class Index:
 
     def __init__(self, folder: Path, about: dict[str, Any], store: Store) -> None:
         self.folder, self.about, self.store = folder, about, store
-        self.thumbnails = Thumbnails(folder / "thumbnails")
+        self.thumbnails = Thumbnails(folder / THUMBNAILS)
 
     @classmethod
     def create(
@@ -62,7 +63,7 @@ class Index:
             raise DataError(f"{folder} holds an index already; open it, or choose another folder")
         if folder.is_file():
             raise DataError(f"{folder} is a file; an index is a folder")
-        if store is not None and store.partition("#")[0].endswith(".db"):
+        if store is not None and is_file(store):
             store = str(Path(store).absolute())
         about = {
             "format": FORMAT,
@@ -121,7 +122,11 @@ class Index:
             )
 
     def add(self, entries: Sequence[Entry], *, made_by: str) -> int:
-        """Adds entries whose ids are new and says how many those were; all of them are there, or none."""
+        """Adds entries whose ids are new and says how many those were.
+
+        In a folder all of them are there, or none. Milvus may be left with some, all but the first of a file if any:
+        adding the same again completes them.
+        """
         self.check_model(made_by)
         for entry in entries:
             self._check_entry(entry)
@@ -157,9 +162,9 @@ class Index:
         """All entries, without vectors."""
         return self.store.entries()
 
-    def vectors(self, side: Side) -> tuple[list[str], NDArray[np.float32]]:
-        """Ids and vectors (n, D) of all entries that have one on a side."""
-        return self.store.vectors(side)
+    def vectors(self, side: Side, most: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
+        """Ids and vectors (n, D) of the entries that have one on a side: all, or `most` evenly spaced ones."""
+        return self.store.vectors(side, most)
 
     def like(self, id: str) -> Query:
         """The question "what is like this entry?", sound and picture together."""
@@ -218,6 +223,4 @@ class Index:
 def _store(folder: Path, about: dict[str, Any], *, create: bool, say: Say) -> Store:
     if about["store"] is None:
         return LocalStore(folder, about["width"], say=say)
-    from equiav.search.store_milvus import MilvusStore, parse_address
-
     return MilvusStore(parse_address(about["store"]), about["width"], about["digest"], create=create)

@@ -14,14 +14,14 @@ from equiav.data.shards import ShardDataset, flac, read_flac
 from equiav.errors import EquiAVError
 from equiav.inference.items import excerpt
 from equiav.media.decode import SAMPLE_RATE
-from equiav.search.records import Hit
+from equiav.search.records import Entry, Hit
 
 PREPARED, SPLIT = "prepared", "split"  # keys of an entry's metadata
 
 Sound = tuple[int, NDArray[np.int16]]
 
 
-def sound_of(hit: Hit) -> Sound | None:
+def sound_of(hit: Hit | Entry) -> Sound | None:
     """Rate and samples of the stretch that was found; None where its file is gone or has no sound."""
     if hit.path is not None and hit.path.is_file():
         try:
@@ -32,7 +32,7 @@ def sound_of(hit: Hit) -> Sound | None:
     return _prepared_sound(hit)
 
 
-def _prepared_sound(hit: Hit) -> Sound | None:
+def _prepared_sound(hit: Hit | Entry) -> Sound | None:
     folder, split = hit.metadata.get(PREPARED), hit.metadata.get(SPLIT)
     if folder is None or split not in SPLITS:
         return None

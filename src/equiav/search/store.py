@@ -23,7 +23,7 @@ class Found:
 
 @runtime_checkable
 class Store(Protocol):
-    """Keeps entries and finds the nearest; every change is there as a whole once the call returns."""
+    """Keeps entries and finds the nearest; a change is there once its call returns; one cut short can be repeated."""
 
     def __len__(self) -> int: ...
 
@@ -47,8 +47,8 @@ class Store(Protocol):
         """All entries, without vectors."""
         ...
 
-    def vectors(self, side: Side) -> tuple[list[str], NDArray[np.float32]]:
-        """Ids and vectors (n, D) of all entries that have one on a side."""
+    def vectors(self, side: Side, most: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
+        """Ids and vectors (n, D) of the entries that have one on a side: all, or `most` evenly spaced ones."""
         ...
 
     def search(self, vector: Vector, side: Side, k: int, filters: Sequence[Filter]) -> list[Found]:
@@ -58,3 +58,8 @@ class Store(Protocol):
     def close(self) -> None:
         """Lets go of files and connections."""
         ...
+
+
+def spacing(count: int, most: int | None) -> int:
+    """Which step through `count` rows meets at most `most` of them."""
+    return 1 if most is None else max(1, -(-count // most))

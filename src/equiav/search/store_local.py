@@ -7,6 +7,7 @@ a process killed at any moment leaves the old state or the new one. Removing wri
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -23,7 +24,9 @@ from equiav.search.columns import Column
 from equiav.search.filters import Filter, tags
 from equiav.search.records import SIDES, Entry, Side, Vector, digest64
 from equiav.search.state import Compressed, State, read_state, switch_state
-from equiav.search.store import Found
+from equiav.search.store import Found, spacing
+
+logger = logging.getLogger(__name__)
 
 FEW = 20_000  # rows that a filter leaves: so many are compared exactly, at any size of the index
 TAIL = 8192  # vectors that may wait outside the compressed index; each search compares all of them
@@ -86,10 +89,11 @@ class LocalStore:
             if self._alive is None or self._alive[number]:
                 yield Entry.from_description(self._description(number))
 
-    def vectors(self, side: Side) -> tuple[list[str], NDArray[np.float32]]:
-        """Ids and vectors (n, D) of all entries that have one on a side."""
+    def vectors(self, side: Side, most: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
+        """Ids and vectors (n, D) of the entries that have one on a side: all, or `most` evenly spaced ones."""
         owners = self._owners[side]
         rows = np.arange(len(owners)) if self._alive is None else np.flatnonzero(self._alive[owners])
+        rows = rows[:: spacing(len(rows), most)]
         return [self._description(int(n))["id"] for n in owners[rows]], np.array(self._vectors[side][rows])
 
     def search(self, vector: Vector, side: Side, k: int, filters: Sequence[Filter]) -> list[Found]:
@@ -176,10 +180,11 @@ class LocalStore:
             if rows < self.limit or (old is not None and rows - old.rows <= TAIL):
                 continue
             vectors = self.rows[side].view(rows)
-            if old is None or rows > RETRAIN * old.trained:
+            index = None if old is None or rows > RETRAIN * old.trained else self._intact(old)
+            if old is None or index is None:
                 index, trained = compressed.train(vectors, self.say), rows
             else:
-                index, trained = compressed.load(self.folder / old.file), old.trained
+                trained = old.trained
                 compressed.extend(index, vectors, old.rows, self.say)
             name = f"{side}-{state.generation + 1:06d}.faiss"
             compressed.save(index, self.folder / name)
@@ -189,7 +194,8 @@ class LocalStore:
     def _switch(self, state: State) -> None:
         switch_state(self.folder, replace(state, generation=self.state.generation + 1))
         self._reopen()
-        for path in [*self.folder.glob("*.faiss"), *self.folder.glob("removed-*.i64")]:
+        patterns = ("*.faiss", f".*.faiss.*{compressed.DRAFT}", "removed-*.i64")
+        for path in [path for pattern in patterns for path in self.folder.glob(pattern)]:
             if path.name not in self.state.files():
                 path.unlink(missing_ok=True)
 
@@ -198,7 +204,10 @@ class LocalStore:
         self.state = read_state(self.folder)
 
     def _load(self) -> None:
-        """Opens what is replaced rather than grown; a writer may have replaced it since the state was read."""
+        """Opens what is replaced rather than grown; a writer may have replaced it since the state was read.
+
+        A compressed index that is damaged is left out: what it covers is compared exactly, which is slower.
+        """
         while True:
             try:
                 _ = self._alive, self._compressed
@@ -207,7 +216,18 @@ class LocalStore:
                 before = self.state
                 self._reopen()
                 if self.state == before:
-                    raise
+                    kept = {side: index for side, c in before.compressed.items() if (index := self._intact(c))}
+                    self.__dict__["_compressed"] = kept
+                    _ = self._alive
+                    return
+
+    def _intact(self, made: Compressed) -> Any:
+        """A compressed index; None, and a notice, if its file is damaged."""
+        try:
+            return compressed.load(self.folder / made.file, made.rows, self.width)
+        except DataError as error:
+            logger.warning("%s; until then every vector is compared, which is slower", error)
+            return None
 
     def _forget(self) -> None:
         for name in ("_text", "_ends", "_ids", "_places", "_tags", "_vectors", "_owners", "_alive"):
@@ -254,7 +274,8 @@ class LocalStore:
 
     @cached_property
     def _compressed(self) -> dict[str, Any]:
-        return {side: compressed.load(self.folder / c.file) for side, c in self.state.compressed.items()}
+        found = self.state.compressed.items()
+        return {side: compressed.load(self.folder / c.file, c.rows, self.width) for side, c in found}
 
     def _description(self, number: int) -> dict[str, Any]:
         first = int(self._ends[number - 1]) if number else 0
@@ -276,7 +297,7 @@ class LocalStore:
         mask = np.ones(self.state.entries, bool) if self._alive is None else self._alive.copy()
         for one in sorted(filters, key=lambda f: not f.exact):
             numbers = np.flatnonzero(mask)
-            if one.exact and one.key not in ("id", "start", "end", "seconds"):
+            if one.exact:
                 tagged = self._tags[self._tags[:, 0] == np.uint64(digest64(f"{one.key}={one.value}"))][:, 1]
                 keep = np.zeros_like(mask)
                 keep[tagged.astype(np.int64)] = True

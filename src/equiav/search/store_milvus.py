@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.errors import DataError
-from equiav.search.filters import Filter, tags
+from equiav.search.filters import NEAR, Filter, tags
 from equiav.search.records import SIDES, Entry, Side, Vector, digest64
-from equiav.search.store import Found
+from equiav.search.store import Found, spacing
 
-COLLECTION = "equiav"
+COLLECTION, PORT = "equiav", 19530
 ABOUT = ".about"  # the id of the row that says which model made the vectors
 AT_ONCE = 1000  # rows of one request
 MOST = 16_384  # what Milvus returns at most
+FIELDS = ("id", "start", "end", "tags", "entry")  # and two for each side
 LONGEST_ID = 512
 MOST_TAGS = 4096
 
@@ -39,16 +40,25 @@ class Address:
 
 def parse_address(text: str) -> Address:
     """`milvus://host:port/collection` or `file.db`, with `#collection` for another name than equiav."""
-    place, _, name = text.partition("#")
-    if place.endswith(".db"):
-        return Address(place.removeprefix("milvus://"), _checked(name or COLLECTION, text))
-    parts = urlsplit(text)
+    if is_file(text):
+        place, _, name = text.partition("#")
+        return Address(place, _checked(name or COLLECTION, text))
+    try:
+        parts = urlsplit(text)
+        port = parts.port or PORT
+    except ValueError as error:
+        raise DataError(f"--store {text}: give milvus://host:port/collection ({error})") from None
     if parts.scheme != "milvus" or not parts.hostname:
         raise DataError(f"--store {text}: give milvus://host:port/collection, or a file ending in .db for milvus-lite")
     if parts.username or parts.password:
         raise DataError("give Milvus' password in the environment variable MILVUS_TOKEN, as user:password")
     name = parts.path.strip("/") or COLLECTION
-    return Address(f"http://{parts.hostname}:{parts.port or 19530}", _checked(name, text))
+    return Address(f"http://{parts.hostname}:{port}", _checked(name, text))
+
+
+def is_file(text: str) -> bool:
+    """Is it a file of milvus-lite rather than a server?"""
+    return "://" not in text and text.partition("#")[0].endswith(".db")
 
 
 def _checked(name: str, text: str) -> str:
@@ -61,18 +71,19 @@ class MilvusStore:
     """Entries in a Milvus collection; sides without a vector hold zeros that no search looks at."""
 
     def __init__(self, address: Address, width: int, digest: str, *, create: bool = False) -> None:
+        # With its own handling of fork() on, gRPC kills the children of a process that has a connection open.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         try:
             from pymilvus import MilvusClient
-            from pymilvus.exceptions import MilvusException
         except ImportError as error:
             raise DataError("Milvus needs its client: pip install equiav[milvus]") from error
         self.width, self.name = width, address.collection
-        try:
-            self.client: Any = MilvusClient(address.uri, token=os.environ.get("MILVUS_TOKEN", ""))
-            there = self.client.has_collection(self.name)
-        except (MilvusException, ConnectionError, OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(f"{address.uri}: no Milvus answers there ({reason})") from error
+        connect = _told(MilvusClient, f"{address.uri}: no Milvus answers there")
+        self.client: Any = _Client(connect(address.uri, token=os.environ.get("MILVUS_TOKEN", "")), address.uri)
+        there = self.client.has_collection(self.name)
+        if there and create and self._unfinished():
+            self.client.drop_collection(self.name)
+            there = False
         if not there:
             if not create:
                 raise DataError(f"{address.uri} holds no collection {self.name}; make the index again")
@@ -100,12 +111,20 @@ class MilvusStore:
         row = {**self._row(about), "entry": {"digest": digest, "width": self.width}}
         self.client.upsert(self.name, [row])
 
+    def _unfinished(self) -> bool:
+        """Is it empty and of our form, but does not say whose vectors it is for? Its making was cut short."""
+        fields = {field["name"] for field in self.client.describe_collection(self.name)["fields"]}
+        return fields == {*FIELDS, *SIDES, *map("has_{}".format, SIDES)} and self._about() is None and not self._count()
+
     def _about(self) -> Any:
         rows = self.client.get(self.name, ids=[ABOUT], output_fields=["entry"])
         return rows[0]["entry"] if rows else None
 
     def __len__(self) -> int:
-        return int(self.client.query(self.name, filter="", output_fields=["count(*)"])[0]["count(*)"]) - 1
+        return max(0, self._count() - 1)
+
+    def _count(self) -> int:
+        return int(self.client.query(self.name, filter="", output_fields=["count(*)"])[0]["count(*)"])
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of the ids that are there."""
@@ -116,9 +135,13 @@ class MilvusStore:
         return found
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Adds entries; a request that was cut short is made good by adding the same again."""
-        for start in range(0, len(entries), AT_ONCE):
-            self.client.upsert(self.name, [self._row(entry) for entry in entries[start : start + AT_ONCE]])
+        """Adds entries, in several requests where they are many; cut short, it is made good by adding the same again.
+
+        The last go first: a file counts as known by its first window, which is there once all others are.
+        """
+        rows = [self._row(entry) for entry in reversed(entries)]
+        for start in range(0, len(rows), AT_ONCE):
+            self.client.upsert(self.name, rows[start : start + AT_ONCE])
 
     def _row(self, entry: Entry) -> dict[str, Any]:
         if len(entry.id.encode()) > LONGEST_ID:
@@ -132,7 +155,7 @@ class MilvusStore:
         return row
 
     def remove(self, ids: Sequence[str]) -> int:
-        """Removes entries; says how many there were."""
+        """Removes entries; says how many there were. Cut short, it is made good by removing the same again."""
         there = sorted(self.known(ids) - {ABOUT})
         for start in range(0, len(there), AT_ONCE):
             self.client.delete(self.name, ids=there[start : start + AT_ONCE])
@@ -153,11 +176,21 @@ class MilvusStore:
         for row in self._every(f'id != "{ABOUT}"', ["entry"]):
             yield Entry.from_description(row["entry"])
 
-    def vectors(self, side: Side) -> tuple[list[str], NDArray[np.float32]]:
-        """Ids and vectors (n, D) of all entries that have one on a side."""
-        rows = list(self._every(f"has_{side} == true", ["id", side]))
+    def vectors(self, side: Side, most: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
+        """Ids and vectors (n, D) of the entries that have one on a side: all, or `most` evenly spaced ones."""
+        if most is None:
+            rows = list(self._every(f"has_{side} == true", ["id", side]))
+        else:
+            ids = [row["id"] for row in self._every(f"has_{side} == true", ["id"])]
+            rows = self._some(ids[:: spacing(len(ids), most)], ["id", side])
         stack = np.array([row[side] for row in rows], np.float32).reshape(len(rows), self.width)
         return [row["id"] for row in rows], stack
+
+    def _some(self, ids: list[str], fields: list[str]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = []
+        for start in range(0, len(ids), AT_ONCE):
+            rows += self.client.get(self.name, ids=ids[start : start + AT_ONCE], output_fields=fields)
+        return rows
 
     def _every(self, condition: str, fields: list[str]) -> Iterator[dict[str, Any]]:
         pages = self.client.query_iterator(self.name, filter=condition, batch_size=AT_ONCE, output_fields=fields)
@@ -189,6 +222,35 @@ class MilvusStore:
         self.client.close()
 
 
+class _Client:
+    """Milvus' client, or what it hands out to be asked on, with errors told as DataError."""
+
+    def __init__(self, inner: Any, place: str) -> None:
+        self._inner, self._place = inner, place
+
+    def __getattr__(self, name: str) -> Any:
+        return _told(getattr(self._inner, name), f"{self._place}: Milvus cannot {name.replace('_', ' ')}")
+
+    def query_iterator(self, *given: Any, **named: Any) -> _Client:
+        """Pages, which are asked for one by one."""
+        return _Client(self.__getattr__("query_iterator")(*given, **named), self._place)
+
+
+def _told(call: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """The same call, with what the client raises as one line."""
+    from grpc import RpcError  # type: ignore[import-untyped]
+    from pymilvus.exceptions import MilvusException
+
+    def told(*given: Any, **named: Any) -> Any:
+        try:
+            return call(*given, **named)
+        except (MilvusException, RpcError, OSError, ValueError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise DataError(f"{what} ({reason})") from error
+
+    return told
+
+
 def _number(text: str) -> int:
     """The digest of a text as a whole number of 63 bits: conditions are not always allowed a minus."""
     return digest64(text) >> 1
@@ -196,8 +258,10 @@ def _number(text: str) -> int:
 
 def _expression(one: Filter) -> str | None:
     """A condition in Milvus' words; None for what it cannot judge."""
-    if one.exact and one.key not in ("id", "start", "end", "seconds"):
+    if one.exact:
         return f"ARRAY_CONTAINS(tags, {_number(f'{one.key}={one.value}')})"
     if one.operator in (">=", "<=") and one.key in ("start", "end"):
         return f"{one.key} {one.operator} {float(one.value)!r}"
+    if one.operator == "=" and one.key in ("start", "end"):
+        return f"{one.key} >= {float(one.value) - NEAR!r} and {one.key} <= {float(one.value) + NEAR!r}"
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,8 @@ from equiav.training.run import Outcome, Run, Say, Taken, Weights, choose_device
 from equiav.training.starting import load_encoders
 from equiav.training.step import arithmetic, synchronised
 from equiav.types import Batch
+
+UNDEFINED = -1.0  # stands for a score without a value: below all that have one, and JSON can hold it
 
 
 class Finetuner(Run):
@@ -109,8 +110,9 @@ class Finetuner(Run):
             shown = "undefined" if score is None else f"{score:.1f} %"
             self.say(f"validation at step {self.step}: {self.tune.metric} {shown}")
         # Of equal scores the later counts: small validation sets tie, and the rate has fallen since.
-        if self.best is None or (-math.inf if score is None else score) >= self.best["score"]:
-            self.best = {"step": self.step, "score": -1.0 if score is None else score, "validation": values}
+        compared = UNDEFINED if score is None else score
+        if self.best is None or compared >= self.best["score"]:
+            self.best = {"step": self.step, "score": compared, "validation": values}
             self._first_process(self._write_best)
 
     def validate(self) -> Classified:
@@ -119,7 +121,8 @@ class Finetuner(Run):
         if self.average is not None:
             model = build_classifier(self.config).to(self.device)
             model.load_state_dict(self.average)
-        return classify_dataset(model, self.splits.validation, build_inputs(self.config.audio))
+        inputs = build_inputs(self.config.audio)
+        return classify_dataset(model, self.splits.validation, inputs, single=self.tune.loss == "ce")
 
     def _write_best(self) -> None:
         weights = self.model.state_dict() if self.average is None else self.average
@@ -169,7 +172,8 @@ def judge(config: Config, splits: LabelledSplits, out: Path, say: Say) -> dict[s
             say(f"test: {len(splits.test)} clips under the weights that validation chose")
         loaded = load_classifier(out, str(choose_device()))
         _, tune = sections(config)
-        found = classify_dataset(loaded.model, splits.test, build_inputs(config.audio), all_frames=tune.all_frames)
+        inputs = build_inputs(config.audio)
+        found = classify_dataset(loaded.model, splits.test, inputs, single=loaded.single, all_frames=tune.all_frames)
         if rank() == 0:
             record = classification_record(loaded, found, split="test", all_frames=tune.all_frames)
             write_evaluation(out, record, classification_page(loaded, splits.test, found, record))

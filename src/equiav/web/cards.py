@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from equiav.report.html import data_uri, picture_png
+from equiav.search.media import PREPARED
 from equiav.search.records import Hit
 from equiav.web.service import Look
 
@@ -62,7 +63,8 @@ def _clip(hit: Hit) -> str:
 
 def _player(hit: Hit) -> str:
     poster = address("picture", hit.id) if hit.thumbnail is not None else ""
-    if hit.path is not None and hit.path.suffix.lower() in FILMS:
+    here = hit.path is not None and hit.path.is_file()
+    if hit.path is not None and here and hit.path.suffix.lower() in FILMS:
         source = f"{address('film', hit.id)}#t={hit.start:.2f},{hit.end:.2f}"
         look = f' poster="{poster}"' if poster else ""
         # Controls would cover half of a small picture: they come with the pointer, a touch or the focus.
@@ -71,7 +73,7 @@ def _player(hit: Hit) -> str:
         film = f'<video playsinline tabindex="0" preload="none"{show}{look} src="{source}"></video>'
         return f'{film}<span class="play">▶</span>'
     image = f'<img alt="" src="{poster}">' if poster else '<div class="silent">sound</div>'
-    if hit.path is None or hit.end <= hit.start:
+    if hit.end <= hit.start or not (here or PREPARED in hit.metadata):  # a still picture, or its file is gone
         return image
     return f'{image}<audio controls preload="none" src="{address("sound", hit.id)}"></audio>'
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, HTTPException
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, Response
 
 from equiav.errors import DataError
-from equiav.report.html import wav
+from equiav.search.media import sound_of
 from equiav.search.records import Entry
 from equiav.web.cards import FILMS
-from equiav.web.examples import as_float, read_entry
+from equiav.web.examples import as_wav
 from equiav.web.service import Service
 
 
 def clip_routes(service: Service) -> APIRouter:
     """/clip/film is the file of an entry if browsers play it, /clip/sound its stretch as WAV, /clip/picture a look."""
     routes = APIRouter()
+    decoding = asyncio.Semaphore(service.bounds.at_once)
 
     def entry_of(name: str) -> Entry:
         try:
@@ -39,11 +43,17 @@ def clip_routes(service: Service) -> APIRouter:
         return FileResponse(path, media_type="image/jpeg")
 
     @routes.get("/clip/sound")
-    def sound(id: str) -> Response:
-        piece = read_entry(entry_of(id), service.embedder)
-        if piece is None or piece.sound is None:
+    async def sound(id: str) -> Response:
+        async with decoding:  # who waits holds no thread: those are for everybody
+            content = await run_in_threadpool(lambda: sound_as_wav(entry_of(id)))
+        if content is None:
             raise HTTPException(404, "no sound of this clip")
-        content = wav(as_float(piece.sound), service.embedder.rate)
         return Response(content, media_type="audio/wav")
 
     return routes
+
+
+def sound_as_wav(entry: Entry) -> bytes | None:
+    """The stretch that an entry is about, from its file or the prepared folder; None where nothing is to be heard."""
+    heard = sound_of(entry) if entry.end > entry.start else None
+    return None if heard is None else as_wav(heard)

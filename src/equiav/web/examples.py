@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-from equiav.errors import MediaError
-from equiav.inference import Embedder
-from equiav.inference.items import excerpt
-from equiav.media.decode import Excerpt
 from equiav.report.html import wav
 from equiav.search.index import Index
+from equiav.search.media import Sound, sound_of
 from equiav.search.records import Entry
 from equiav.web.cards import FILMS
 
@@ -33,48 +29,68 @@ class Examples:
     films: list[Path] = field(default_factory=list)
 
 
-def write_examples(index: Index, embedder: Embedder, folder: Path, *, largest: int) -> Examples:
+def write_examples(index: Index, folder: Path, *, largest: int) -> Examples:
     """Writes a few evenly spaced entries as small files; films are offered as they lie if not `largest` bytes."""
-    entries = [e for e in islice(index.entries(), LOOKED_AT) if e.path is not None and e.end > e.start]
+    folder.mkdir(parents=True, exist_ok=True)
     found = Examples()
-    step = max(1, len(entries) // (EXAMPLES * TRIES))
-    for entry in entries[::step]:
-        if len(found.sounds) >= EXAMPLES and len(found.pictures) >= EXAMPLES:
-            break
-        piece = read_entry(entry, embedder)
-        if piece is not None:
-            _write(entry, piece, embedder.rate, folder, found, largest)
+    for entry in _chosen(list(islice(index.entries(), LOOKED_AT))):
+        thumbnail = index.thumbnails.path(entry.id)
+        if thumbnail is not None and len(found.pictures) < EXAMPLES:
+            _add_picture(entry, thumbnail, folder, found)
+        sound = sound_of(entry) if len(found.sounds) < EXAMPLES and entry.end > entry.start else None
+        if sound is not None:
+            _add_sound(entry, sound, folder, found)
+            if thumbnail is not None:
+                _add_film(entry.path, found, largest)
     return found
 
 
-def read_entry(entry: Entry, embedder: Embedder) -> Excerpt | None:
-    """The stretch of the file that an entry is about; None where the file is gone or broken."""
-    if entry.path is None:
-        return None
-    try:
-        return excerpt(entry.path, start=entry.start, seconds=entry.end - entry.start, rate=embedder.rate)
-    except MediaError:
-        return None
+def as_wav(sound: Sound) -> bytes:
+    """16-bit sound as a WAV file."""
+    rate, samples = sound
+    return wav(np.asarray(samples / 32768, dtype=np.float32), rate)
 
 
-def as_float(sound: NDArray[np.int16]) -> NDArray[np.float32]:
-    """16-bit sound in [-1, 1]."""
-    return np.asarray(sound / 32768, dtype=np.float32)
+def _chosen(entries: list[Entry]) -> list[Entry]:
+    """Entries to try: the first of every source, evenly spaced, then others."""
+    firsts: dict[Path | str, Entry] = {}
+    others = []
+    for entry in entries:
+        if firsts.setdefault(entry.path or entry.source, entry) is not entry:
+            others.append(entry)
+    return [*_spread(list(firsts.values())), *_spread(others)]
 
 
-def _write(entry: Entry, piece: Excerpt, rate: int, folder: Path, found: Examples, largest: int) -> None:
-    assert entry.path is not None  # read_entry has read it
-    name = Path(entry.source).stem[:40]
-    folder.mkdir(parents=True, exist_ok=True)
-    if piece.sound is not None and len(found.sounds) < EXAMPLES:
-        file = folder / f"{name}.wav"
-        file.write_bytes(wav(as_float(piece.sound), rate))
-        found.sounds.append(file)
-    if piece.pictures and len(found.pictures) < EXAMPLES:
-        file = folder / f"{name}.png"
-        Image.fromarray(piece.pictures[len(piece.pictures) // 2]).save(file)
-        found.pictures.append(file)
-    both = piece.sound is not None and piece.pictures
-    fits = entry.path.suffix.lower() in FILMS and entry.path.stat().st_size <= largest
-    if both and fits and len(found.films) < EXAMPLES:
-        found.films.append(entry.path)
+def _spread(entries: list[Entry]) -> list[Entry]:
+    most = min(len(entries), EXAMPLES * TRIES)
+    return [entries[i * len(entries) // most] for i in range(most)]
+
+
+def _place(entry: Entry, folder: Path, suffix: str) -> Path:
+    """A file name that tells people what it is, and that no other example has."""
+    name = Path(entry.source).stem[:40] + (f"-{entry.start:g}s" if entry.start > 0 else "")
+    place = folder / f"{name}{suffix}"
+    numbers = count(2)
+    while place.exists():
+        place = folder / f"{name}-{next(numbers)}{suffix}"
+    return place
+
+
+def _add_sound(entry: Entry, sound: Sound, folder: Path, found: Examples) -> None:
+    place = _place(entry, folder, ".wav")
+    place.write_bytes(as_wav(sound))
+    found.sounds.append(place)
+
+
+def _add_picture(entry: Entry, thumbnail: Path, folder: Path, found: Examples) -> None:
+    place = _place(entry, folder, ".png")
+    with Image.open(thumbnail) as image:
+        image.save(place)
+    found.pictures.append(place)
+
+
+def _add_film(path: Path | None, found: Examples, largest: int) -> None:
+    if path is None or path.suffix.lower() not in FILMS or path in found.films or not path.is_file():
+        return
+    if path.stat().st_size <= largest:
+        found.films.append(path)

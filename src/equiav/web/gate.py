@@ -13,7 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from equiav.web.bounds import Bounds
 
 UPLOAD = "/gradio_api/upload"
-SLACK = 100_000  # bytes of a request round its file
+SLACK = 100_000  # bytes of a request round its file, and of one without
+WITH_BODY = ("POST", "PUT", "PATCH")
 # Addresses that would make this server fetch something for the visitor.
 FETCHING = ("file=http:", "file=https:", "proxy=")
 HEADERS = {
@@ -24,7 +25,7 @@ HEADERS = {
 
 
 class Gate:
-    """Middleware: uploads within bounds, no fetching from elsewhere, headers on every answer."""
+    """Middleware: bodies and uploads within bounds, no fetching from elsewhere, headers on every answer."""
 
     def __init__(self, app: ASGIApp, bounds: Bounds, folder: Path) -> None:
         self.app, self.bounds, self.folder = app, bounds, folder
@@ -49,17 +50,20 @@ class Gate:
         path = scope["path"].lower().replace("\\\\", "/")
         if any(mark in path for mark in FETCHING):
             return PlainTextResponse("This page fetches nothing from elsewhere.", 403)
+        headers = dict(scope["headers"])
+        length: Any = headers.get(b"content-length", b"" if scope["method"] in WITH_BODY else b"0")
+        if b"transfer-encoding" in headers or not length.isdigit():
+            return PlainTextResponse("A request must say how long it is.", 411)
         if path.rstrip("/") == UPLOAD and scope["method"] == "POST":
-            return self._upload(scope)
+            return self._upload(int(length))
+        if int(length) > SLACK:
+            return PlainTextResponse(f"Too large: at most {SLACK // 1000} kB are taken here.", 413)
         return None
 
-    def _upload(self, scope: Scope) -> PlainTextResponse | None:
-        length: Any = dict(scope["headers"]).get(b"content-length", b"")
-        if not length.isdigit():
-            return PlainTextResponse("An upload must say how long it is.", 411)
-        if int(length) > self.bounds.bytes + SLACK:
+    def _upload(self, length: int) -> PlainTextResponse | None:
+        if length > self.bounds.bytes + SLACK:
             return PlainTextResponse(f"Too large: at most {self.bounds.megabytes} MB are taken.", 413)
-        if stored_bytes(self.folder) + int(length) > self.bounds.stored:
+        if stored_bytes(self.folder) + length > self.bounds.stored:
             return PlainTextResponse("Too many uploads at present; try again in a few minutes.", 503)
         return None
 

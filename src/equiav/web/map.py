@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from html import escape
+from threading import Lock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +34,9 @@ def map_html(index: Index) -> str:
     ids: list[tuple[str, Side]] = []
     rows = []
     for side in SIDES:
-        names, vectors = index.vectors(side)
-        step = max(1, -(-len(names) // POINTS))
-        ids += [(name, side) for name in names[::step]]
-        rows.append(vectors[::step])
+        names, vectors = index.vectors(side, POINTS)
+        ids += [(name, side) for name in names]
+        rows.append(vectors)
     places = flatten(np.concatenate(rows)) if len(ids) > 1 else np.full((len(ids), 2), 0.5, np.float32)
     pictured = {name for name, _ in ids[:: max(1, -(-len(ids) // PICTURES))]}
     drawn = []
@@ -45,6 +46,24 @@ def map_html(index: Index) -> str:
     legend = f'<span style="color:{COLOURS["audio"]}">●</span> sounds, '
     legend += f'<span style="color:{COLOURS["visual"]}">●</span> pictures of the same clips'
     return f'<p>{legend}</p><svg class="map" viewBox="0 0 {WIDTH} {HEIGHT}">{"".join(drawn)}</svg>'
+
+
+class Map:
+    """The map of an index, drawn again only when the index has changed."""
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+        self._lock = Lock()
+        self._drawn: tuple[Any, str] | None = None
+
+    def html(self) -> str:
+        """As `map_html`; whoever asks while it is being drawn waits for it."""
+        with self._lock:
+            # A server keeps no state here: its count has to do.
+            state = (getattr(self.index.store, "state", None), len(self.index))
+            if self._drawn is None or self._drawn[0] != state:
+                self._drawn = state, map_html(self.index)
+            return self._drawn[1]
 
 
 def _point(name: str, colour: str, x: float, y: float, jpeg: bytes) -> str:

@@ -15,7 +15,7 @@ from equiav.errors import EquiAVError, MediaError
 from equiav.web.bounds import spoken
 from equiav.web.cards import clips_html, looks_html
 from equiav.web.examples import Examples
-from equiav.web.map import map_html
+from equiav.web.map import Map
 from equiav.web.service import Kind, Service
 
 log = logging.getLogger(__name__)
@@ -137,4 +137,4 @@ def _locate_tab(service: Service, examples: Examples, shared: dict[str, Any]) ->
 def _map_tab(service: Service, shared: dict[str, Any]) -> None:
     button = gr.Button("Draw the map of the collection")
     drawn = gr.HTML('<p class="quiet">Every clip by its sound and by its picture, flattened to two directions.</p>')
-    button.click(guarded(lambda: map_html(service.index)), None, drawn, api_name="map", **shared)
+    button.click(guarded(Map(service.index).html), None, drawn, api_name="map", **shared)

@@ -23,6 +23,7 @@ from equiav.web.service import Service
 UPLOADS = "uploads"
 SESSIONS = 64  # gradio keeps the last answer to each of them, and a caller of the API is a new one every time
 MALLOC_ARENA_MAX, HEAPS = -8, 2  # from malloc.h
+FETCH = "async_ssrf_protected_get"  # of gradio.processing_utils
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -127,16 +128,13 @@ def build_app(service: Service, folder: Path, *, host: str) -> Any:
     from equiav.web.gate import Gate
     from equiav.web.page import build_page
 
-    async def refuse(url: str) -> Any:
-        raise gr.Error("addresses are not fetched; upload the file", print_exception=False)
-
-    processing_utils.async_ssrf_protected_get = refuse  # an upload may be an address: no request leaves this machine
+    stay_at_home(processing_utils)
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(clip_routes(service))
     app.add_middleware(Gate, bounds=service.bounds, folder=folder / UPLOADS)
     if host in LOOPBACK:  # another name that leads here is not ours: a foreign page's trick
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
-    examples = write_examples(service.index, service.embedder, folder / "examples", largest=service.bounds.bytes)
+    examples = write_examples(service.index, folder / "examples", largest=service.bounds.bytes)
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Base(font=fonts, font_mono=["ui-monospace", "monospace"], primary_hue="blue")
     page = build_page(service, examples)
@@ -146,6 +144,19 @@ def build_app(service: Service, folder: Path, *, host: str) -> Any:
         app, page, path="/", max_file_size=service.bounds.bytes, allowed_paths=[],
         show_error=False, ssr_mode=False, mcp_server=False, theme=theme, css=STYLE, footer_links=[],
     )  # fmt: skip
+
+
+def stay_at_home(module: Any) -> None:
+    """An upload may be an address: gradio's function that would fetch it is replaced by a refusal."""
+    import gradio as gr
+
+    if not hasattr(module, FETCH):  # renamed: the page would fetch after all
+        raise EquiAVError("this version of gradio is not known to stay at home: pip install -U 'equiav[web]'")
+
+    async def refuse(url: str) -> Any:
+        raise gr.Error("addresses are not fetched; upload the file", print_exception=False)
+
+    setattr(module, FETCH, refuse)
 
 
 def _settle(folder: Path) -> None:

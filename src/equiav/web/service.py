@@ -15,7 +15,7 @@ from equiav.errors import MediaError
 from equiav.evaluation.localisation import localise
 from equiav.evaluation.localisation_report import overlay, pixels, scale_of
 from equiav.inference import Embedder
-from equiav.inference.items import excerpt, frames_of, waveform_of
+from equiav.inference.items import PICTURES, excerpt, frames_of, waveform_of
 from equiav.media.decode import open_media, stacked
 from equiav.media.streams import Limits
 from equiav.search.index import Index
@@ -42,18 +42,20 @@ class Service:
 
     def __init__(self, index: Index, embedder: Embedder, bounds: Bounds | None = None) -> None:
         index.check_model(embedder.digest)
-        self.index, self.embedder, self.bounds = index, embedder, bounds or Bounds()
+        self.index, self.bounds = index, bounds or Bounds()
+        self.limits = Limits(wall=self.bounds.wall)
+        self.embedder = Embedder(embedder.model, batch=embedder.batch, limits=self.limits)
 
     def search(self, kind: Kind, path: Path, *, k: int = FOUND) -> list[Hit]:
         """The clips nearest to a sound, a picture or a video."""
-        self.check(path, timed=kind != "image")
+        self.check(path, timed=kind != "image" or lasting(path))
         query = ask(self.embedder, **{kind: path})  # type: ignore[arg-type]
         return self.index.search(query, k=k)
 
     def locate_in_video(self, path: Path) -> list[Look]:
         """Pictures of a video, each under the map of where its sound comes from."""
         self.check(path, timed=True)
-        piece = excerpt(path, start=0.0, seconds=self.embedder.seconds, rate=self.embedder.rate)
+        piece = excerpt(path, start=0.0, seconds=self.embedder.seconds, rate=self.embedder.rate, limits=self.limits)
         if piece.sound is None:
             raise MediaError(path, "no sound")
         if not piece.pictures:
@@ -66,10 +68,11 @@ class Service:
     def locate(self, sound: Path, picture: Path) -> list[Look]:
         """A picture under the map of where a sound would come from in it."""
         self.check(sound, timed=True)
-        self.check(picture, timed=False)
+        self.check(picture, timed=lasting(picture))
         embedder = self.embedder
-        waveform = waveform_of(sound, rate=embedder.rate, sample_rate=None, start=0.0, seconds=embedder.seconds)
-        frames = frames_of(picture, start=0.0, seconds=embedder.seconds)
+        seconds, limits = embedder.seconds, self.limits
+        waveform = waveform_of(sound, rate=embedder.rate, sample_rate=None, start=0.0, seconds=seconds, limits=limits)
+        frames = frames_of(picture, start=0.0, seconds=seconds, limits=limits)
         return self._looks(waveform, frames[:1], [None])
 
     def _looks(self, waveform: Tensor, frames: Tensor, seconds: list[float | None]) -> list[Look]:
@@ -88,7 +91,12 @@ class Service:
         if size > bounds.bytes:
             raise MediaError(path, f"is {size / MEGABYTE:.0f} MB; at most {bounds.megabytes} MB are taken")
         if timed:
-            found = open_media(path, limits=Limits(wall=bounds.wall))
+            found = open_media(path, limits=self.limits)
             if found.duration > bounds.seconds:
                 lasts, most = spoken(found.duration), spoken(bounds.seconds)
                 raise MediaError(path, f"lasts {lasts}; at most {most} are taken")
+
+
+def lasting(path: Path) -> bool:
+    """Would this file, given as a picture, be read as a film? All that does not go by a picture's name would."""
+    return path.suffix.lower() not in PICTURES

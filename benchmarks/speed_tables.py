@@ -1,0 +1,90 @@
+"""Tables of docs/performance.md on speed, memory and size: header, rows and what is said below; `tables.py` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Made = tuple[list[str], list[list[str]], str]
+WAYS = {
+    "whole": "whole batch", "checkpointed": "activation checkpointing", "cached": "gradient cache", "both": "both",
+}  # fmt: skip
+RECALLS = [f"{way}/R@{k}" for way in ("audio_to_video", "video_to_audio") for k in (1, 5, 10)]
+RECALL_NAMES = [f"{way} R@{k}" for way in ("A->V", "V->A") for k in (1, 5, 10)]
+# They stand below their table, so that a page never names one that no run has drawn.
+PICTURES = {
+    "memory": "![Peak memory against the clips of a step](images/memory.png)",
+    "scaling": "![Time per clip and memory against the number of clips](images/scaling.png)",
+}
+
+
+def step_parts(r: dict[str, Any]) -> Made:
+    rows = [[part, f"{100 * share:.1f} %"] for part, share in r.get("where_time_goes", {}).items()]
+    return ["where the time of a step goes", "share"], rows, "By torch's profiler, each operator's own time."
+
+
+def memory(r: dict[str, Any]) -> Made:
+    rows = []
+    for way, runs in r["ways"].items():
+        held = [f"{run['peak_gb']:.1f}" if "peak_gb" in run else run["left_out"] for run in runs.values()]
+        clip = [run["cpu_seconds"] / int(n) for n, run in runs.items() if "cpu_seconds" in run]
+        rows.append([WAYS[way], *held, f"{min(clip):.1f}-{max(clip):.1f}" if clip else ""])
+    header = ["peak memory of a step, GB", *(f"{n} clips" for n in r["batches"]), "CPU-s per clip"]
+    note = (
+        f"{r['size'].capitalize()} model; {r['state_gb']:.1f} GB of it are parameters, gradients and AdamW's moments; "
+        f"the gradient cache takes portions of {r['portion']} clips. "
+        "The same gradients every way (`tests/training/test_memory_options.py`)."
+    )
+    return header, rows, note
+
+
+def token_speed(r: dict[str, Any]) -> Made:
+    s = r.get("speed")
+    if s is None:
+        return [], [], ""
+    rows = [
+        ["all", f"{s['cpu_seconds']['1.0']:.1f}", "1.00"],
+        ["half", f"{s['cpu_seconds']['0.5']:.1f}", f"{s['times_as_fast']:.2f}"],
+    ]
+    note = f"{s['size'].capitalize()} model, batch {s['batch']}, {s['pairs']} steps of each, taking turns."
+    return ["tokens kept", "CPU-seconds per step", "times as fast"], rows, note
+
+
+def token_cost(r: dict[str, Any]) -> Made:
+    w = r.get("world")
+    if w is None:
+        return [], [], ""
+    rows = []
+    for name, keep in (("all", "1.0"), ("half", "0.5")):
+        runs = [run for key, run in w["runs"].items() if key.startswith(f"{keep}/")]
+        rows.append([name, *(f"{sum(run[k] for run in runs) / len(runs):.1f}" for k in RECALLS)])
+    found = [w["half_minus_all"].get(k) for k in RECALLS]
+    rows.append(["half - all", *(f"{d['mean']:+.1f} ± {d['half_width'] or 0:.1f}" if d else "" for d in found)])
+    seeds = len({key.split("/")[1] for key in w["runs"]})
+    note = f"`{w['recipe']}`, test scenes, per cent, means of {seeds} seeds; differences paired by seed, 95 % interval."
+    return ["tokens kept", *RECALL_NAMES], rows, note
+
+
+def feeding(r: dict[str, Any]) -> Made:
+    rate = r["delivered"]["clips_per_second"]
+    rows = [
+        ["a step takes, s", f"{r['median_step_seconds']:.2f}"],
+        ["before it, waiting for data, ms", f"{r['median_wait_ms']:.1f}"],
+        ["share of the time spent waiting", f"{100 * r['share_waiting']:.2f} %"],
+        ["clips a second that the workers deliver alone", f"{rate:.0f}"],
+        ["shortest step of 64 clips they could keep up with, s", f"{64 / rate:.2f}"],
+    ]
+    return [f"{r['size']} model, batch {r['batch']}, {r['workers']} loader workers", ""], rows, ""
+
+
+def scaling(r: dict[str, Any]) -> Made:
+    rows = []
+    for stage, runs in r["stages"].items():
+        rows.append([f"{stage}, CPU-ms per clip", *(f"{run['cpu_ms_per_clip']:.2f}" for run in runs.values())])
+        rows.append([f"{stage}, peak memory, MB", *(f"{run['peak_mb']:.0f}" for run in runs.values())])
+    note = "Tiny media, a tiny model, synthetic vectors of 512: the book-keeping about the work."
+    return ["clips", *(f"{n:,}" for n in r["sizes"])], rows, note
+
+
+def startup(r: dict[str, Any]) -> Made:
+    rows = [[f"`{name}`", f"{t['cpu_seconds']:.2f}", f"{t['seconds']:.2f}"] for name, t in r["commands"].items()]
+    return ["command", "CPU-seconds", "seconds"], rows, f"Medians of {r['turns']} turns."

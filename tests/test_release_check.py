@@ -1,0 +1,71 @@
+"""The parts of `make release-check` that need no fresh environment: what archives must hold, and what is tried."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tools.release_check import INFERENCE, SOURCE, Unfit, commands, environment, run, sdist_faults, wheel_faults
+
+from equiav.training.trainer import Trainer
+from tests.training.small import small_config
+
+HERE = Path(sys.executable)
+
+
+def whole_wheel():
+    package = (p for p in (SOURCE / "src/equiav").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    recipes = (p for p in (SOURCE / "configs").rglob("*") if p.is_file())
+    held = {p.relative_to(SOURCE / "src").as_posix() for p in package}
+    held |= {f"equiav/{p.relative_to(SOURCE).as_posix()}" for p in recipes}
+    return held | {f"equiav-1.dist-info/{name}" for name in ("entry_points.txt", "licenses/LICENSE", "METADATA")}
+
+
+@pytest.mark.parametrize(
+    "lost",
+    ["equiav/py.typed", "equiav/configs/pretrain/world.yaml", "equiav/web/server.py", "equiav-1.dist-info/METADATA"],
+)
+def test_a_wheel_must_be_whole(lost):
+    assert wheel_faults(whole_wheel(), SOURCE) == []
+    assert wheel_faults(whole_wheel() - {lost}, SOURCE) == [
+        f"the wheel lacks {lost.removeprefix('equiav-1.dist-info/')}"
+    ]
+
+
+def test_nothing_strange_in_a_wheel():
+    (fault,) = wheel_faults(whole_wheel() | {"tests/conftest.py"}, SOURCE)
+    assert "tests/conftest.py, which is no part" in fault
+
+
+def test_an_sdist_can_be_built_and_tested():
+    names = ("pyproject.toml", "README.md", "LICENSE", "Makefile", "src/equiav/__init__.py", "tests/conftest.py",
+             "configs/pretrain/world.yaml")  # fmt: skip
+    held = [f"equiav-1/{name}" for name in names]
+    assert sdist_faults(held, 1_000_000) == []
+    assert sdist_faults(held[1:], 1_000_000) == ["the sdist lacks pyproject.toml"]
+    assert sdist_faults([*held, "equiav-1/runs/demo/report.html"], 1_000_000) == [
+        "the sdist holds runs/demo/report.html"
+    ]
+    assert sdist_faults(held, 500_000_000) == ["the sdist has 500 MB"]
+
+
+def test_nothing_of_the_source_tree_is_seen(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE / "src"))
+    assert "PYTHONPATH" not in environment()
+
+
+def test_a_failure_is_told_with_its_reason(tmp_path):
+    with pytest.raises(Unfit, match=r"(?s)exit code 3\n.*so it is"):
+        run([HERE, "-c", "print('so it is'); raise SystemExit(3)"], tmp_path)
+
+
+def test_every_command_is_asked(tmp_path):
+    found = commands(HERE, tmp_path)
+    assert [] in found  # equiav --help itself
+    assert ["demo"] in found
+    assert ["evaluate"] in found
+    assert ["evaluate", "retrieval"] in found
+
+
+def test_inference_as_it_is_tried(tmp_path):
+    Trainer(small_config("train.steps=1", "train.evaluate_every=null"), tmp_path / "run", lambda line: None).run()
+    assert run([HERE, "-c", INFERENCE, tmp_path / "run", tmp_path / "media"], tmp_path).split() == ["2", "32"]
