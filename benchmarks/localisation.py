@@ -1,10 +1,10 @@
-"""Localisation and equivariance on the world's held-out scenes, for several seeds of one recipe.
+"""Localisation on the world's held-out scenes, for several seeds of one recipe.
 
     for s in 0 1 2; do equiav pretrain configs/pretrain/world.yaml seed=$s data.seed=$s --out runs/world-$s; done
     python benchmarks/localisation.py runs/world-0 runs/world-1 runs/world-2
 
 Methods are compared on the validation split; the default one is reported on the test split, beside the centre prior and
-another clip's sound. Writes results/localisation.json and results/equivariance.json after every run.
+another clip's sound. Writes results/localisation.json after every run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from equiav.build_data import build_clips
-from equiav.evaluation.equivariance import equivariance_record
 from equiav.evaluation.heat import METHODS
 from equiav.evaluation.localisation import localisation_record, localise_dataset, method_of
 from equiav.inference import LoadedModel, load_model
@@ -37,16 +36,12 @@ def localisation(loaded: LoadedModel) -> dict[str, Any]:
 
 def main() -> None:
     where: dict[str, Any] = {}
-    follows: dict[str, Any] = {}
     for name in sys.argv[1:]:
         loaded = load_model(name)
         seed = str(loaded.config.seed)
         facts = {"steps": loaded.meta["step"], "batch": loaded.config.train.batch}
         where[seed] = facts | localisation(loaded)
         write_json(RESULTS / "localisation.json", {"seeds": where, "provenance": provenance()})
-        clips = build_clips(loaded.config, "test")
-        follows[seed] = facts | equivariance_record(loaded, clips, say=lambda line: None)
-        write_json(RESULTS / "equivariance.json", {"seeds": follows, "provenance": provenance()})
         print(f"{name}: done", flush=True)
 
 

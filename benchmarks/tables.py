@@ -155,8 +155,8 @@ def equivariance(r: dict[str, Any]) -> str:
             rows.append([f"{m}, {name}", true, *(beside(m, name, k) for k in ("identity", "redrawn", "left_out")), ""])
     header = ["augmentation", "true vector", "identity", "redrawn", "left out", "finds its view first, %"]
     return markdown(header, rows) + (
-        f"\n\nMean cosines of {len(runs)} seeds, {runs[0]['clips']} held-out scenes of the world each, "
-        f"{runs[0]['draws']} draws a scene; chance of finding the view first "
+        f"\n\nMean cosines of {len(runs)} seeds, {runs[0]['clips']} held-out clips each, "
+        f"{runs[0]['draws']} draws a clip; chance of finding the view first "
         f"{runs[0]['ranking']['audio']['chance_first']:.1f} %. One mark per seed: ↑ the true vector is ahead, "
         f"↓ behind, = level within the 95 % interval. {origin(r)}."
     )
@@ -271,7 +271,8 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "search": (("search.json",), search),
     "retrieval": (("retrieval.json",), retrieval),
     "paired": (("class_paired.json", "av_mnist.json"), paired),
-    "equivariance": (("equivariance.json",), equivariance),
+    "equivariance": (("equivariance_world.json",), equivariance),
+    "equivariance_digits": (("equivariance_digits.json",), equivariance),
     "localisation": (("localisation.json",), localisation),
     "methods": (("localisation.json",), methods),
     "finetune": (("finetune.json",), finetune),
