@@ -1,6 +1,6 @@
 """A million vectors of 512 in the local index: time to build, memory, latency and recall, on one core.
 
-    OMP_NUM_THREADS=1 python benchmarks/search.py [--folder /tmp/equiav-search] [--count 1000000]
+    OMP_NUM_THREADS=1 python benchmarks/search.py [--folder FOLDER] [--count 1000000]
     # writes results/search.json and docs/images/search.png; about 15 minutes and 2.3 GB of disk
 
 Vectors are drawn from clusters of about 100: a unit centre plus Gaussian noise of stated length, brought back to length
@@ -17,6 +17,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -179,7 +180,7 @@ def draw_curve(record: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/equiav-search"))
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "equiav-search")
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--portion", type=int, default=20_000)
