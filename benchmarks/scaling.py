@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 
+from prepare import children_cpu
+
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "scaling.json"
 PLOT = ROOT / "docs" / "images" / "scaling.png"
@@ -130,17 +132,6 @@ def in_this_process(stage: str, folder: Path, count: int) -> dict[str, Any]:
     # Not getrusage for this process: it would count what the one that started it held.
     own = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
     return {"peak_mb": max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024 / 1e6}
-
-
-def children_cpu() -> float:
-    """CPU seconds of all processes that were started and are gone."""
-    while True:  # a server of worker processes may outlive the process that started it by a moment
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            break
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def measured(stage: str, folder: Path, count: int) -> dict[str, Any]:

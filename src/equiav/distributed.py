@@ -44,6 +44,12 @@ def world_size() -> int:
     return dist.get_world_size() if active() else 1
 
 
+def own_share(count: int) -> tuple[int, int]:
+    """First and last (exclusive) of the items that this process does of `count`: in rank order they make the whole."""
+    share = -(-count // world_size())
+    return min(rank() * share, count), min((rank() + 1) * share, count)
+
+
 class _Gather(torch.autograd.Function):
     """Concatenates the rows of all ranks; backward adds what every rank's loss says about this rank's rows."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equiav.data.labelled import LabelledClips
 from equiav.data.loader import evaluation_batches
-from equiav.distributed import everyone, rank, world_size
+from equiav.distributed import everyone, own_share
 from equiav.evaluation.classification import ClassificationMetrics, classification_metrics
 from equiav.media.image import normalise
 from equiav.media.inputs import Inputs
@@ -49,8 +49,7 @@ def classify_dataset(
     `all_frames` every frame in turn, and the scores are averaged.
     """
     device = next(classifier.parameters()).device
-    share = -(-len(clips) // world_size())
-    first, last = min(rank() * share, len(clips)), min((rank() + 1) * share, len(clips))
+    first, last = own_share(len(clips))
     training = classifier.training
     classifier.eval()
     frames = list(range(clips.frames)) if all_frames and Modality.VISUAL in clips.wanted else [None]

@@ -12,7 +12,7 @@ from torch import Tensor
 from equiav.data.dataset import ClipDataset
 from equiav.data.loader import evaluation_batches
 from equiav.data.paired import Images, Sounds
-from equiav.distributed import everyone, rank, world_size
+from equiav.distributed import everyone, own_share
 from equiav.media.inputs import Inputs
 from equiav.models.equiav import EquiAV, Representation
 from equiav.models.layers import Tokens
@@ -118,8 +118,7 @@ def embed_with_banks(
     The encoder runs once per clip (and frame), however many banks there are. The picture is the middle frame, or with
     `all_frames` the mean of the unit embeddings of every frame.
     """
-    share = -(-len(clips) // world_size())
-    first, last = min(rank() * share, len(clips)), min((rank() + 1) * share, len(clips))
+    first, last = own_share(len(clips))
     count, device = -(-(last - first) // batch), device_of(model)
 
     def one_pass(frame: int | None, wanted: tuple[Modality, ...], what: str) -> dict[Modality, list[Tensor]]:
