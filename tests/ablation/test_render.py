@@ -120,6 +120,15 @@ def test_validation_split_says_so(tmp_path, folders):
     assert not (tmp_path / "tables/small.csv").exists(), "the table of the test split is left alone"
 
 
+def test_a_table_for_choosing_shows_its_own_split(tmp_path, folders):
+    found = experiment(tmp_path, table(split="validation"))
+    pretend(found, folders, figures)
+    results = collect(found, "world", folders)
+    assert results.split == "validation"
+    assert "Figures of the validation split." in markdown(results)
+    assert write_table(results, tmp_path / "tables").name == "small.md"
+
+
 def test_what_was_measured_elsewhere_is_of_the_test_split():
     elsewhere = {"transfer": {"x": {"R@1": 1.0}}, "cost": {"audio": 2.0}}
     record = {"elsewhere": elsewhere, "validation": {"probe": {"audio": 3.0}}}

@@ -174,13 +174,14 @@ def run(*arguments):
 
 
 @pytest.mark.parametrize("store", [None, "vectors.db"])
-def test_the_commands(media, tmp_path, store):
+def test_the_commands(media, tmp_path, store, monkeypatch):
     if store:
         pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
     model, place = saved_model(tmp_path / "model"), tmp_path / "index"
-    options = ["--store", tmp_path / store] if store else []
+    monkeypatch.chdir(tmp_path)
+    options = ["--store", store] if store else []
     assert "6 entries added; 1 left out" in run("index", media, place, "--model", model, *options)
-    assert "0 entries added, 4 known already; 1 left out" in run("index", media, place)
+    assert "0 entries added, 4 known already; 1 left out" in run("index", media, place, *options)
     table = run("search", place, "--audio", media / "beep.wav", "--k", 2).splitlines()
     assert table[0].split() == ["score", "by", "its", "time", "source", "labels", "id"]
     assert len(table) == 3
@@ -219,12 +220,16 @@ def test_the_commands(media, tmp_path, store):
         (["index", "MEDIA", "INDEX", "--store", "x.db"], "keeps its vectors in its own folder"),
         (["index", "MEDIA", "INDEX", "--model", "OTHER"], "was made by checkpoint"),
         (["index", "gone", "INDEX"], "no such folder or list of media"),
+        (["index", "BROKEN", "INDEX"], "nothing in .*broken.mp4 could be indexed: .*skipped.csv says why"),
     ],
 )
 def test_refusals(media, tmp_path, arguments, message):
     model = saved_model(tmp_path / "model")
     equiav.Index.create(tmp_path / "index", random_model(), model_path=model)
-    places = {"INDEX": tmp_path / "index", "MEDIA": media, "OTHER": saved_model(tmp_path / "other", seed=1)}
+    places = {
+        "INDEX": tmp_path / "index", "MEDIA": media, "BROKEN": media / "broken.mp4",
+        "OTHER": saved_model(tmp_path / "other", seed=1),
+    }  # fmt: skip
     with pytest.raises(EquiAVError, match=message):
         run(*[places.get(a, a) for a in arguments])
 

@@ -15,6 +15,7 @@ from equiav.sections import Section
 ScaleName = Literal["world", "real", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
 Own = Literal["retrieval", "probe", "similarity", "cost"]
+Judged = Literal["test", "validation"]
 Overrides = dict[str, Any]
 
 # Columns that most tables share: what they are called, and what stands for them at each scale. On the paper's scale
@@ -109,13 +110,17 @@ class Row(Section):
 
 
 class Table(Section):
-    """One table: rows, columns, scales; `reference` is the row (the paper's choice) that others are compared with."""
+    """One table: rows, columns, scales; `reference` is the row (the paper's choice) that others are compared with.
+
+    `split` is the one whose figures are shown: validation where a recipe is chosen, test for all that counts.
+    """
 
     title: str
     paper: str
     caption: str = ""
     reference: str | None = None
     exploratory: bool = False
+    split: Judged = "test"
     columns: tuple[Column, ...]
     scales: dict[ScaleName, Scale]
     rows: tuple[Row, ...] = Field(min_length=1)

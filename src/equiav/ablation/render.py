@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from equiav.ablation.experiment import Column, Row, ScaleName, Table
+from equiav.ablation.experiment import Column, Judged, Row, ScaleName, Table
 from equiav.ablation.statistics import Cell, Difference, Verdict
 from equiav.ablation.summary import Comparison, Results
 from equiav.files import write_whole
@@ -132,6 +132,11 @@ def exploratory_line(table: Table) -> str:
     return "**Exploratory.** What it finds counts once confirmed on fresh seeds." if table.exploratory else ""
 
 
+def split_line(split: Judged) -> str:
+    """Said of figures that do not count as results."""
+    return "" if split == "test" else f"Figures of the {split} split."
+
+
 def cost_line(results: Results) -> str:
     """What the runs behind a table cost, and where they were made."""
     records = list(results.records.values())
@@ -153,9 +158,13 @@ def markdown(results: Results) -> str:
     """The whole table at one scale."""
     table = results.experiment.table
     parts = [f"# {table.paper}: {table.title}", table.caption, exploratory_line(table), figures_table([results])]
-    if results.split != "test":
-        parts.append(f"Figures of the {results.split} split.")
-    parts += [differences_table(results), orderings_line(results), cost_line(results), table.notes]
+    parts += [
+        split_line(results.split),
+        differences_table(results),
+        orderings_line(results),
+        cost_line(results),
+        table.notes,
+    ]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
@@ -201,10 +210,10 @@ def _csv_comparison(found: Comparison | None) -> list[str]:
 
 
 def write_table(results: Results, folder: Path) -> Path:
-    """Writes NAME.md, NAME.csv and NAME.png, NAME-SPLIT of another split than test; returns the first."""
+    """Writes NAME.md, NAME.csv and NAME.png, NAME-SPLIT of another split than its own; returns the first."""
     from equiav.ablation.plot import table_figure  # matplotlib takes a second and only pictures need it
 
-    another = "" if results.split == "test" else f"-{results.split}"
+    another = "" if results.split == results.experiment.table.split else f"-{results.split}"
     path = folder / f"{results.experiment.name}{another}.md"
     picture = table_figure(results)
     text = markdown(results)

@@ -19,6 +19,7 @@ from equiav.ablation.render import (
     markdown_table,
     orderings_line,
     plural,
+    split_line,
 )
 from equiav.ablation.statistics import VERDICTS
 from equiav.ablation.summary import Results, collect
@@ -174,7 +175,7 @@ def section_text(section: Section, pictures: dict[ScaleName, str]) -> str:
     parts.append("\n".join(f"    {command}" for command in section.commands))
     if section.experiment is not None:
         table = section.experiment.table
-        parts += [table.caption, exploratory_line(table), figures_table(section.results)]
+        parts += [table.caption, exploratory_line(table), split_line(table.split), figures_table(section.results)]
         for r in section.results:
             if r.records:
                 parts += [differences_table(r), orderings_line(r)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from equiav.ablation.experiment import Column, Row, ScaleName
+from equiav.ablation.experiment import Column, Judged, Row, ScaleName
 from equiav.ablation.plan import Experiment, row_run, row_seeds
 from equiav.ablation.records import Folders, Record, figure, read_record
 from equiav.ablation.statistics import Cell, Difference, Verdict, paired_difference, summary, verdict
@@ -31,7 +31,7 @@ class Results:
 
     experiment: Experiment
     scale: ScaleName
-    split: str
+    split: Judged
     values: dict[tuple[str, str], Values]  # by row and column
     records: dict[str, Record] = field(repr=False)  # by key; the distinct runs behind it
     wanted: int  # runs that the table asks for
@@ -79,10 +79,16 @@ class Results:
 
 
 def collect(
-    experiment: Experiment, scale: ScaleName, folders: Folders, *, split: str = "test", extra: tuple[str, ...] = ()
+    experiment: Experiment,
+    scale: ScaleName,
+    folders: Folders,
+    *,
+    split: Judged | None = None,
+    extra: tuple[str, ...] = (),
 ) -> Results:
-    """Reads the results files of a table's runs; those that are not there leave their cells blank."""
+    """Reads the results files of a table's runs; those that are not there leave their cells blank; `split` overrides the table's."""
     table = experiment.table
+    split = split or table.split
     values: dict[tuple[str, str], Values] = {}
     records: dict[str, Record] = {}
     keys = set()

@@ -28,7 +28,9 @@ def ablate(
     results: Annotated[Path, typer.Option(help="Where results files and tables go.")] = RESULTS,
     runs: Annotated[Path, typer.Option(help="Where runs train; may be deleted afterwards.")] = RUNS,
     discard: Annotated[bool, typer.Option("--discard", help="Remove checkpoints once a run is measured.")] = False,
-    split: Annotated[str, typer.Option(help="test, or validation while choosing recipes.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="test, or validation while choosing recipes; else the table's own.")
+    ] = None,
 ) -> None:
     """Run tables of the paper: rows over one recipe, several seeds, side by side, resumable.
 
@@ -38,7 +40,7 @@ def ablate(
     from equiav.ablation.plan import load_experiments, plan
     from equiav.ablation.records import Folders, missing
 
-    if split not in ("test", "validation"):
+    if split not in (None, "test", "validation"):
         raise EquiAVError(f"--split {split}: choose test or validation")
     experiments = [e for e in load_experiments(files) if _scale(scale) in e.table.scales]
     if not experiments:
@@ -73,7 +75,7 @@ def ablate(
 
 def _run_all(
     experiments: Sequence[Any], planned: Sequence[Any], folders: Any, *, scale: Any,
-    processes: int, extra: tuple[str, ...], discard: bool, split: str,
+    processes: int, extra: tuple[str, ...], discard: bool, split: Any,
 ) -> None:  # fmt: skip
     from equiav.ablation.render import markdown, write_table
     from equiav.ablation.runner import STOPPED, Runner, worker_arguments

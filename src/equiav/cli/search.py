@@ -48,16 +48,18 @@ def index(
     print(f"{done.added} entries added{known}; {done.skipped} left out: {out / 'skipped.csv'}")
     print(f"{len(opened)} entries in {out}")
     opened.close()
+    if done.skipped and not done.added and not done.known:
+        raise EquiAVError(f"nothing in {source} could be indexed: {out / 'skipped.csv'} says why")
 
 
 def _opened(out: Path, model: Path | None, store: str | None, device: str) -> Any:
     """The index, made if there is none, and the embedder that fills it."""
     from equiav.inference import Embedder, load_model
-    from equiav.search.index import INDEX, Index
+    from equiav.search.index import INDEX, Index, settled_store
 
     if (out / INDEX).exists():
         opened = Index.open(out, say=say)
-        if store is not None and store != opened.about["store"]:
+        if store is not None and settled_store(store) != opened.about["store"]:
             raise EquiAVError(f"{out} keeps its vectors in {opened.about['store'] or 'its own folder'}, not in {store}")
         return opened, Embedder(load_model(_model(opened, model), device))
     if model is None:

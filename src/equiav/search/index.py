@@ -63,8 +63,7 @@ class Index:
             raise DataError(f"{folder} holds an index already; open it, or choose another folder")
         if folder.is_file():
             raise DataError(f"{folder} is a file; an index is a folder")
-        if store is not None and is_file(store):
-            store = str(Path(store).absolute())
+        store = settled_store(store)
         about = {
             "format": FORMAT,
             "digest": model.digest,
@@ -218,6 +217,11 @@ class Index:
         for vector in vectors:
             if vector.shape != (self.width,) or not abs(float(np.linalg.norm(vector)) - 1) <= UNIT:
                 raise DataError(f"{entry.id}: its vectors must be of length 1 and of {self.width} numbers")
+
+
+def settled_store(store: str | None) -> str | None:
+    """A store's address as an index remembers it: files by their whole path, whatever the current folder."""
+    return str(Path(store).absolute()) if store is not None and is_file(store) else store
 
 
 def _store(folder: Path, about: dict[str, Any], *, create: bool, say: Say) -> Store:
