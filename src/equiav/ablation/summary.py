@@ -86,7 +86,10 @@ def collect(
     split: Judged | None = None,
     extra: tuple[str, ...] = (),
 ) -> Results:
-    """Reads the results files of a table's runs; those that are not there leave their cells blank; `split` overrides the table's."""
+    """Reads the results files of a table's runs; those that are not there leave their cells blank.
+
+    Figures are those of the table's own split unless `split` names another.
+    """
     table = experiment.table
     split = split or table.split
     values: dict[tuple[str, str], Values] = {}
