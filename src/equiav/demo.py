@@ -18,7 +18,7 @@ from equiav.build import build_inputs
 from equiav.build_data import build_clips
 from equiav.checkpoint import checkpoints_of
 from equiav.config import load_config, shipped_recipe
-from equiav.data.dataset import WorldDataset
+from equiav.data.dataset import WorldDataset, evenly_spaced
 from equiav.data.labels import label_names, multi_hot
 from equiav.data.world import KINDS
 from equiav.errors import ConfigError
@@ -26,7 +26,7 @@ from equiav.evaluation.benchmark import Sides
 from equiav.evaluation.embed import embed_dataset
 from equiav.evaluation.equivariance import equivariance_record
 from equiav.evaluation.equivariance_report import part_table, similarity_table
-from equiav.evaluation.exhibits import evenly_spaced, exhibits
+from equiav.evaluation.exhibits import EXAMPLES, exhibits
 from equiav.evaluation.localisation import Localised, localisation_record, localise_dataset, subsets
 from equiav.evaluation.localisation_report import example_rows, figures_table
 from equiav.evaluation.probe import pooled_features, probe
@@ -150,23 +150,20 @@ def write_report(
         "A very small model learnt, without labels, which sound belongs to which picture. In this world the kind of "
         "a thing gives its timbre, its size the pitch, its colour the rhythm; silent things look no different."
     )
-    page.add(
-        cards(
-            [
-                ("R@10, sound to picture", f"{forth.r10:.1f} %"),
-                ("R@10, picture to sound", f"{back.r10:.1f} %"),
-                (f"by chance among {forth.pool} scenes", f"{chance(10, forth.pool):.1f} %"),
-                ("steps", str(results["steps"])),
-            ]
-        )
-    )
+    at_a_glance = [
+        ("R@10, sound to picture", f"{forth.r10:.1f} %"),
+        ("R@10, picture to sound", f"{back.r10:.1f} %"),
+        (f"by chance among {forth.pool} scenes", f"{chance(10, forth.pool):.1f} %"),
+        ("steps", str(results["steps"])),
+    ]
+    page.add(cards(at_a_glance))
     page.heading("Sounds, and the pictures found for them")
     page.text(
         "Each row: a held-out sound, its own picture, then the best pictures of all held-out scenes. Green is its own.",
         note=True,
     )
     shown, sides = exhibits(test, loaded.config), Sides(measured.embeddings.audio, measured.embeddings.visual)
-    page.add(*(sound_row(shown, sides, query) for query in evenly_spaced(len(test))))
+    page.add(*(sound_row(shown, sides, query) for query in evenly_spaced(len(test), EXAMPLES)))
     _localisation(page, loaded, test, measured)
     page.heading("Retrieval among held-out scenes").figure(against_chance(measured.retrieval.record()))
     page.heading("Training").figure(_training_figure(out), "Losses and validation as training went on.")
@@ -197,7 +194,7 @@ def _localisation(page: Page, loaded: LoadedModel, test: WorldDataset, measured:
         note=True,
     )
     *_, (subset, places) = subsets(test, measured.localised.rows).items()
-    chosen = [places[k] for k in evenly_spaced(len(places))][:MAPS]
+    chosen = [places[k] for k in evenly_spaced(len(places), EXAMPLES)][:MAPS]
     page.add(*example_rows(test, measured.localised, chosen, loaded.config.audio.sample_rate))
     for name, values in measured.localisation.items():
         page.text(f"Scenes: {name} ({values['sound']['pictures']})", note=name != subset).add(figures_table(values))

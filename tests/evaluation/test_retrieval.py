@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from equiav.build import build_bank, build_inputs, build_model
 from equiav.build_data import build_clips, with_data
+from equiav.data.dataset import evenly_spaced
 from equiav.errors import DataError, ShapeError
 from equiav.evaluation.benchmark import (
     Sides,
@@ -21,7 +22,7 @@ from equiav.evaluation.benchmark import (
     spread,
 )
 from equiav.evaluation.embed import embed_dataset
-from equiav.evaluation.exhibits import evenly_spaced, small_picture
+from equiav.evaluation.exhibits import small_picture
 from equiav.evaluation.output import write_evaluation
 from equiav.evaluation.retrieval import both_ranks, class_retrieval, ranks, recall, retrieve
 from equiav.evaluation.retrieval_report import retrieval_page

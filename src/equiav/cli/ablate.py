@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +40,8 @@ def ablate(
     """
     from equiav.ablation.plan import load_experiments, plan
     from equiav.ablation.records import Folders, missing
+    from equiav.ablation.runner import Runner, worker_arguments
+    from equiav.ablation.summary import collect
 
     if split not in (None, "test", "validation"):
         raise EquiAVError(f"--split {split}: choose test or validation")
@@ -52,44 +55,29 @@ def ablate(
     if only is not None:
         _only(only, planned, folders, discard)
         return
+    command = partial(worker_arguments, experiments, folders=folders, extra=extra, discard=discard)
     if listed:
-        from equiav.ablation.runner import worker_arguments
-
         for run in planned:
             if missing(run, folders):
-                print(
-                    shlex.join(["equiav", *worker_arguments(experiments, run, folders, extra=extra, discard=discard)])
-                )
+                print(shlex.join(["equiav", *command(run)]))
         return
-    _run_all(
-        experiments,
-        planned,
-        folders,
-        scale=_scale(scale),
-        processes=processes,
-        extra=extra,
-        discard=discard,
-        split=split,
-    )
-
-
-def _run_all(
-    experiments: Sequence[Any], planned: Sequence[Any], folders: Any, *, scale: Any,
-    processes: int, extra: tuple[str, ...], discard: bool, split: Any,
-) -> None:  # fmt: skip
-    from equiav.ablation.render import markdown, write_table
-    from equiav.ablation.runner import STOPPED, Runner, worker_arguments
-    from equiav.ablation.summary import collect
-
-    def command(run: Any) -> list[str]:
-        return worker_arguments(experiments, run, folders, extra=extra, discard=discard)
-
     outcome = Runner(folders, command, processes, say).run(planned)
     end_line()
     for experiment in experiments:
-        results = collect(experiment, scale, folders, split=split, extra=extra)
-        path = write_table(results, folders.tables(results.scale))
-        print(f"{markdown(results)}\nWritten: {path}\n")
+        _show(collect(experiment, _scale(scale), folders, split=split, extra=extra), folders)  # type: ignore[arg-type]
+    _conclude(outcome)
+
+
+def _show(results: Any, folders: Any) -> None:
+    from equiav.ablation.render import markdown, write_table
+
+    path = write_table(results, folders.tables(results.scale))
+    print(f"{markdown(results)}\nWritten: {path}\n")
+
+
+def _conclude(outcome: Any) -> None:
+    from equiav.ablation.runner import STOPPED
+
     print(f"{outcome.before} runs were done before, {outcome.done} now, {len(outcome.failed)} failed")
     for label, reason in outcome.failed.items():
         print(f"failed: {label}: {reason}")

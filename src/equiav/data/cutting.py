@@ -21,9 +21,9 @@ from equiav.data.manifest import Source, Split, split_of
 from equiav.data.shards import flac, jpeg, tar_member
 from equiav.errors import EquiAVError, MediaError
 from equiav.media.clip import CLIP_SECONDS, LEAST_SECONDS, Cut, cuts
+from equiav.media.container import Limits
 from equiav.media.decode import FRAMES, SAMPLE_RATE, Excerpt, MediaInfo, common_span, open_media, read_clips
 from equiav.media.spectrogram import FilterBank
-from equiav.media.streams import Limits
 
 logger = logging.getLogger(__name__)
 

@@ -103,6 +103,12 @@ class Chosen:
         return self.clips.sample(self.rows[index], frame)
 
 
+def evenly_spaced(count: int, wanted: int) -> list[int]:
+    """At most `wanted` numbers below `count`, evenly spaced, so that nobody can have picked them."""
+    wanted = min(wanted, count)
+    return [i * count // wanted for i in range(wanted)]
+
+
 def collate(samples: Sequence[Sample]) -> Batch:
     """A batch: waveforms padded with zeros to the longest."""
     waveforms = torch.nn.utils.rnn.pad_sequence([s.waveform for s in samples], batch_first=True)

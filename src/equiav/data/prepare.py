@@ -23,8 +23,8 @@ from equiav.data.sources import find_sources, ordered
 from equiav.errors import DataError
 from equiav.files import locked
 from equiav.media.clip import CLIP_SECONDS
+from equiav.media.container import Limits
 from equiav.media.decode import FRAMES
-from equiav.media.streams import Limits
 from equiav.progress import duration
 from equiav.provenance import write_json
 

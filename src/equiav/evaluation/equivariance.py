@@ -14,7 +14,7 @@ from torch import Tensor
 from equiav.augment.pipeline import PipelineDraw
 from equiav.build import build_inputs, build_pipelines
 from equiav.config import Config
-from equiav.data.dataset import Chosen, ClipDataset
+from equiav.data.dataset import Chosen, ClipDataset, evenly_spaced
 from equiav.data.loader import evaluation_batches
 from equiav.errors import ConfigError, DataError
 from equiav.evaluation.equivariance_centroid import approximation
@@ -66,8 +66,7 @@ def evenly(clips: ClipDataset, count: int) -> ClipDataset:
     """At most `count` clips, evenly spaced over the set."""
     if not len(clips):
         raise DataError("the split holds no clips; choose another --split")
-    count = min(count, len(clips))
-    return Chosen(clips, tuple(i * len(clips) // count for i in range(count)))
+    return Chosen(clips, tuple(evenly_spaced(len(clips), count)))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equiav.build import build_inputs, build_pipelines
-from equiav.data.dataset import ClipDataset, collate
+from equiav.data.dataset import ClipDataset, collate, evenly_spaced
 from equiav.evaluation.equivariance import DRAWS, evenly, one_batch
 from equiav.evaluation.equivariance_plan import make_plan
 from equiav.inference import LoadedModel
@@ -40,8 +40,7 @@ def examples(
     found = []
     for m, pipeline in build_pipelines(loaded.config.augment).items():
         plan = make_plan(pipeline, m, clips=len(chosen), draws=draws, seed=seed, parts=False)
-        for k in range(min(EXAMPLES, len(chosen))):
-            i = k * len(chosen) // min(EXAMPLES, len(chosen))
+        for i in evenly_spaced(len(chosen), EXAMPLES):
             batch, mine = collate([chosen.sample(i, chosen.frames // 2)]), plan.rows(i, i + 1)
             x = inputs.before_augmentation(batch.to(device), m)
             views = pipeline.apply(x.expand(draws, -1, -1, -1), mine.full)[:SHOWN].cpu()

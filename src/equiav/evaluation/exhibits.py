@@ -81,9 +81,3 @@ def exhibits(clips: ClipDataset, config: Config) -> Exhibits:
         rate,
         one_to_one=True,
     )
-
-
-def evenly_spaced(count: int, wanted: int = EXAMPLES) -> list[int]:
-    """Numbers below `count`, evenly spaced, so that nobody can have picked them."""
-    wanted = min(wanted, count)
-    return [i * count // wanted for i in range(wanted)]

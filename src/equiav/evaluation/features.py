@@ -13,7 +13,7 @@ from torch import Tensor
 
 from equiav.build_data import build_clips, present_splits
 from equiav.config import Config
-from equiav.data.dataset import Chosen, ClipDataset
+from equiav.data.dataset import Chosen, ClipDataset, evenly_spaced
 from equiav.data.labelled import LabelledClips, Targets, hold_out
 from equiav.data.labels import Labels, label_names, multi_hot, vocabulary
 from equiav.data.loader import evaluation_batches
@@ -155,7 +155,7 @@ def thin(rows: Sequence[int], limit: int | None) -> list[int]:
     """At most `limit` of the rows, evenly spaced."""
     if limit is None or limit >= len(rows):
         return list(rows)
-    return [rows[i * len(rows) // limit] for i in range(limit)]
+    return [rows[i] for i in evenly_spaced(len(rows), limit)]
 
 
 def _fewer(clips: PairedDataset, limit: int | None) -> Apart:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from equiav.build import build_filter_bank, build_inputs
 from equiav.config import Config
+from equiav.data.dataset import evenly_spaced
 from equiav.data.labels import Labels
 from equiav.evaluation.class_figures import class_bars, confusion_figure, worst_confusions
 from equiav.evaluation.classification import confusion
 from equiav.evaluation.embed import Say, silent
-from equiav.evaluation.exhibits import evenly_spaced, small_picture, small_spectrogram
+from equiav.evaluation.exhibits import small_picture, small_spectrogram
 from equiav.evaluation.features import BOTH, Apart, LabelledData, frozen_features, labelled_data
 from equiav.evaluation.probe import LINEAR, Judged, guessing, judge_views
 from equiav.inference import LoadedModel

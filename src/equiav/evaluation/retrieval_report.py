@@ -9,10 +9,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from equiav.config import Config
-from equiav.data.dataset import ClipDataset
+from equiav.data.dataset import ClipDataset, evenly_spaced
 from equiav.data.paired import PairedDataset
 from equiav.evaluation.benchmark import WAYS, Record, RetrievalRun, Sides
-from equiav.evaluation.exhibits import Exhibits, evenly_spaced, exhibits, small_picture
+from equiav.evaluation.exhibits import EXAMPLES, Exhibits, exhibits, small_picture
 from equiav.evaluation.retrieval import KS, both_ranks, chance, class_scores
 from equiav.report.figures import bars, new_figure, png
 from equiav.report.html import Page, cards, image, player, row, table
@@ -137,7 +137,7 @@ def retrieval_page(clips: ClipDataset, config: Config, run: RetrievalRun) -> Pag
     own = "its own picture, then " if shown.one_to_one else ""
     page.heading("Sounds, and the pictures found for them")
     page.text(f"Evenly spaced. Each row: a sound, {own}the pictures found first. Green is right.", note=True)
-    page.add(*(sound_row(shown, sides, i) for i in evenly_spaced(len(sides.audio))))
+    page.add(*(sound_row(shown, sides, i) for i in evenly_spaced(len(sides.audio), EXAMPLES)))
     page.heading("The sounds that fared worst")
     page.add(*(sound_row(shown, sides, i) for i in badness.topk(min(WORST, len(badness))).indices.tolist()))
     page.heading("Pictures, and the sounds found for them")

@@ -21,10 +21,10 @@ from equiav.inference.items import Picture, Sound, Video, excerpt, film, frames_
 from equiav.inference.model import LoadedModel
 from equiav.inference.windows import Vector, Window, audible, read_windows
 from equiav.media.clip import CLIP_SECONDS, LEAST_SECONDS, ROUNDING
+from equiav.media.container import Limits
 from equiav.media.decode import Excerpt, stacked
 from equiav.media.image import square
 from equiav.media.spectrogram import HOP_SECONDS
-from equiav.media.streams import Limits
 
 Item = TypeVar("Item")
 Shown = tuple[Tensor | None, Tensor | None]  # what the encoders want of one item: spectrogram (1, T, F), pictures

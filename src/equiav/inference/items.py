@@ -16,8 +16,8 @@ from torch import Tensor
 
 from equiav.errors import MediaError, ShapeError
 from equiav.media.clip import LEAST_SECONDS, Cut
+from equiav.media.container import SAMPLE_RATES, Limits, check_size
 from equiav.media.decode import FRAMES, Excerpt, common_span, open_media, read_clips, stacked
-from equiav.media.streams import SAMPLE_RATES, Limits, check_size
 
 Array: TypeAlias = NDArray[Any] | Tensor
 Sound: TypeAlias = str | Path | Array | tuple[Array, int]

@@ -16,17 +16,8 @@ from torch import Tensor
 
 from equiav.errors import MediaError
 from equiav.media.clip import CLIP_SECONDS, Cut, frame_times
-from equiav.media.streams import (
-    FALLBACK_FPS,
-    Limits,
-    PictureReader,
-    SoundReader,
-    Watch,
-    check_size,
-    frame_rate,
-    open_container,
-    packets,
-)
+from equiav.media.container import Limits, Watch, check_size, open_container, packets
+from equiav.media.streams import FALLBACK_FPS, PictureReader, SoundReader, frame_rate
 from equiav.types import Clip
 
 SAMPLE_RATE = 16000

@@ -16,8 +16,8 @@ from equiav.evaluation.localisation import localise
 from equiav.evaluation.localisation_report import overlay, pixels, scale_of
 from equiav.inference import Embedder
 from equiav.inference.items import PICTURES, excerpt, frames_of, waveform_of
+from equiav.media.container import Limits
 from equiav.media.decode import open_media, stacked
-from equiav.media.streams import Limits
 from equiav.search.index import Index
 from equiav.search.query import ask
 from equiav.search.records import Hit

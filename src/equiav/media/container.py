@@ -1,0 +1,129 @@
+"""A media file as FFmpeg opens it: what it may cost, its packets and frames, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import av
+from av.error import FFmpegError
+
+from equiav.errors import MediaError
+
+# Formats that are lists of other files or addresses: opening one would read what nobody named.
+PLAYLISTS = frozenset({"hls", "dash", "concat", "sdp", "rtsp", "imf"})
+# Known by their text before FFmpeg sees them: a list that names itself would open files without end.
+PLAYLIST_TEXT = re.compile(rb"\A\s*(#EXTM3U|ffconcat)|<MPD|<CompositionPlaylist|^c=IN IP", re.MULTILINE)
+SAMPLE_RATES = (1000, 768_000)
+ELONGATED = 16
+# What FFmpeg and PyAV raise on bad media; IndexError and the like come from streams whose parameters make no sense.
+BROKEN = (FFmpegError, OSError, ValueError, ArithmeticError, LookupError, UnicodeError)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a file may cost: hours of media, pixels of a picture, packets without output, seconds between two clips."""
+
+    seconds: float = 6 * 3600
+    side: int = 8192
+    pixels: int = 40_000_000
+    idle_packets: int = 5000
+    wall: float = 120.0
+
+
+class Watch:
+    """The time spent since the last sign of progress."""
+
+    def __init__(self, path: Path, wall: float) -> None:
+        self.path, self.wall = path, wall
+        self.progress()
+
+    def progress(self) -> None:
+        """Starts counting anew."""
+        self.until = time.monotonic() + self.wall
+
+    def check(self) -> None:
+        """Refuses the file once it took too long."""
+        if time.monotonic() > self.until:
+            raise MediaError(self.path, f"took too long (more than {self.wall:g} s without a clip)")
+
+
+def short(error: BaseException) -> str:
+    """The first line of what a library says."""
+    lines = str(getattr(error, "strerror", None) or error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def open_container(path: Path, limits: Limits) -> Any:
+    """The file as FFmpeg sees it; never a network address, a list of other files, or a device."""
+    if not path.is_file():
+        raise MediaError(path, "no such file")
+    options = {"protocol_whitelist": "file", "max_pixels": str(limits.pixels)}
+    try:
+        with path.open("rb") as file:
+            if PLAYLIST_TEXT.search(file.read(2048)):
+                raise MediaError(path, "is a list of other files, not media")
+        # An absolute name cannot be taken for a protocol or an option of one.
+        container = av.open(
+            str(path.absolute()), options=options, metadata_errors="replace", timeout=(limits.wall, limits.wall)
+        )
+    except MemoryError as error:
+        raise MediaError(path, "cannot be opened within the memory allowed") from error
+    except BROKEN as error:
+        raise MediaError(path, f"cannot be opened as media ({short(error)})") from error
+    if PLAYLISTS.intersection(container.format.name.split(",")):
+        container.close()
+        raise MediaError(path, f"is a list of other files ({container.format.name}), not media")
+    return container
+
+
+def packets(container: Any, chosen: Iterable[Any], watch: Watch) -> Iterator[Any]:
+    """The packets of some streams up to the end, or up to where the file is damaged."""
+    wanted = list(chosen)
+    for stream in container.streams:
+        if all(stream.index != other.index for other in wanted):
+            with contextlib.suppress(AttributeError):  # older PyAV reads them in vain
+                stream.discard = av.stream.Discard.all
+    source = container.demux(wanted)
+    while True:
+        watch.check()
+        try:
+            packet = next(source)
+        except (StopIteration, *BROKEN):
+            return
+        yield packet
+
+
+def decoded(container: Any, stream: Any, limits: Limits, watch: Watch) -> Iterator[Any]:
+    """Frames in the order of showing; damaged packets are passed over as long as something comes out now and then."""
+    idle = 0
+    stream.codec_context.thread_count = 1  # files are shared out to processes; threads make damage undeterministic
+    stream.codec_context.options = {"max_pixels": str(limits.pixels)}
+    for packet in packets(container, [stream], watch):
+        idle += 1
+        if idle > limits.idle_packets:
+            raise MediaError(watch.path, f"{limits.idle_packets} packets of {stream.type} gave nothing")
+        try:
+            frames = packet.decode()
+        except MemoryError as error:
+            raise MediaError(watch.path, "cannot be decoded within the memory allowed") from error
+        except BROKEN:
+            continue
+        for frame in frames:
+            idle = 0
+            yield frame
+
+
+def check_size(path: Path, width: int, height: int, limits: Limits) -> None:
+    """Refuses pictures no camera takes."""
+    if min(width, height) < 1:
+        raise MediaError(path, "its pictures have no size")
+    if max(width, height) > limits.side or width * height > limits.pixels:
+        raise MediaError(path, f"its pictures of {width}x{height} are larger than allowed")
+    if max(width, height) > ELONGATED * min(width, height):
+        raise MediaError(path, f"its pictures of {width}x{height} are more than {ELONGATED} times as long as wide")
