@@ -25,6 +25,7 @@ from equiav.distributed import broadcast_flag, everyone, rank, world_size
 from equiav.errors import CheckpointError, EquiAVError, TrainingError
 from equiav.inference import BANK
 from equiav.models.weights import load_strict
+from equiav.training.ahead import on_device
 from equiav.training.guards import refuse_changed, refuse_nan
 from equiav.training.log import Progress, RunLog
 from equiav.training.optim import adamw, optimiser_tensors, restore_optimiser, set_rate, update_average
@@ -208,7 +209,7 @@ class Run(ABC):
             rank=rank(), world_size=world_size(), workers=train.workers, visitors=self._visitors,
         )  # fmt: skip
         progress = Progress(self.total, self.step, self.say if rank() == 0 else _silent)
-        for batch in cast(Iterable[Batch], batches):
+        for batch in on_device(cast(Iterable[Batch], batches), self.device):
             self._take(batch, journal, progress)
             stop = broadcast_flag(self._stop)
             if stop or self.step % train.checkpoint_every == 0 or self.step == self.total:
@@ -221,7 +222,7 @@ class Run(ABC):
         rate = self.rate(self.step)
         set_rate(self.optimiser, rate)
         self.optimiser.zero_grad(set_to_none=True)
-        taken = self._gradient(batch.to(self.device))
+        taken = self._gradient(batch)
         norm = self._clip()
         refuse_nan(taken.loss, norm, taken.outputs, batch.names[: len(taken.outputs[0])], self.step + 1)
         self.optimiser.step()
