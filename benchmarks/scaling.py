@@ -5,8 +5,9 @@
 Media are films of 2 s and 64 x 48 pixels, each a file of its own content; embedding uses the smoke recipe's model, the
 index gets synthetic vectors of 512, in portions as `equiav index` adds them. What is measured is the book-keeping about
 the work, which is where time per clip would grow. Each step runs in a process of its own, with one thread and one
-worker; CPU time of all its processes, less that of the same step on a single clip (starting Python and torch). Memory
-is the most that any one of its processes held.
+worker. Of embed and index the CPU time of the work itself counts; of prepare, which starts processes, that of all of
+them less that of the same step on a single clip (starting Python and torch). Memory is the most that any one process
+held.
 """
 
 from __future__ import annotations
@@ -127,11 +128,13 @@ WORK: dict[str, Callable[[Path, int], int]] = {
 
 
 def in_this_process(stage: str, folder: Path, count: int) -> dict[str, Any]:
+    begin = time.process_time()
     done = WORK[stage](folder, count)
+    cpu = time.process_time() - begin
     assert done == count, f"{stage}: {done} of {count} clips"
     # Not getrusage for this process: it would count what the one that started it held.
     own = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
-    return {"peak_mb": max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024 / 1e6}
+    return {"own_cpu_seconds": cpu, "peak_mb": max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024 / 1e6}
 
 
 def measured(stage: str, folder: Path, count: int) -> dict[str, Any]:
@@ -179,7 +182,8 @@ def all_sizes(folder: Path, sizes: list[int], results: Path) -> dict[str, Any]:
     record: dict[str, Any] = {"sizes": sizes, "start_up_cpu_seconds": starting, "stages": {s: {} for s in STAGES}}
     for count in sizes:
         for stage, run in all_stages(folder, count).items():
-            each = (run["cpu_seconds"] - starting[stage]) / count * 1000
+            cpu = run["cpu_seconds"] - starting[stage] if stage == "prepare" else run["own_cpu_seconds"]
+            each = cpu / count * 1000
             record["stages"][stage][str(count)] = {**run, "cpu_ms_per_clip": each}
             print(f"{stage}, {count:,} clips: {each:.2f} CPU-ms each, {run['peak_mb']:.0f} MB", flush=True)
         write_json(results, {**record, "provenance": provenance()})
