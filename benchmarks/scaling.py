@@ -134,7 +134,8 @@ def in_this_process(stage: str, folder: Path, count: int) -> dict[str, Any]:
     assert done == count, f"{stage}: {done} of {count} clips"
     # Not getrusage for this process: it would count what the one that started it held.
     own = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
-    return {"own_cpu_seconds": cpu, "peak_mb": max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024 / 1e6}
+    most = max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+    return {"own_cpu_seconds": cpu, "peak_mb": most * 1024 / 1e6}
 
 
 def measured(stage: str, folder: Path, count: int) -> dict[str, Any]:

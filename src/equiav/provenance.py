@@ -31,12 +31,18 @@ def provenance(**more: Any) -> dict[str, Any]:
 
 def _commit() -> str:
     """Commit of the source tree, marked where it was changed since; unknown for an installed package."""
-    here = Path(__file__).parent
+    here = Path(__file__)
     try:
-        run = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
-        return subprocess.run(run, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        # An environment may lie inside another project's checkout: only a tracked file speaks for its commit.
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
     except (OSError, subprocess.SubprocessError):
         return "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    run = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(run, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
 
 def _cpu() -> str:

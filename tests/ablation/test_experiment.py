@@ -1,12 +1,13 @@
 """Every table of configs/ablation is valid and every row resolves at every scale; bad files are refused in one line."""
 
+import json
 import re
 
 import pytest
 
 from equiav.ablation.experiment import load_table
-from equiav.ablation.finetuning import finetune_recipe
 from equiav.ablation.plan import FINETUNING, load_experiments, plan, row_run
+from equiav.ablation.tasks import finetune_recipe
 from equiav.build_data import build_clips
 from equiav.config import load_config
 from equiav.errors import ConfigError
@@ -63,6 +64,31 @@ def test_the_papers_choice_is_one_run_everywhere():
         chosen = next(r for r in rows if f"{name}: {r.name}" in shared.wanted_by)
         figures.add(tuple(chosen.paper[c] for c in ("A", "V", "A-V")))
     assert figures == {(42.4, 25.7, 46.6)}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_at_the_papers_scale_the_similarity_is_that_of_one_set(order):
+    """Whichever tables are run together, and in which order."""
+    paths = [p for p in TABLES if "paper" in load_table(p).scales and p.stem != "cost"][::order]
+    measured = [run for run in plan(load_experiments(paths), "paper") if "similarity" in run.tasks]
+    assert len(measured) == 3, "the predictors of Table 7 and no others"
+    assert {run.similarity_on for run in measured} == {"audioset"}
+    assert all("audioset" in run.sets for run in measured)
+
+
+def test_defaults_of_the_tables_recipes_are_as_they_were():
+    """Results are known by what a recipe changes: a changed default would give old results to a new recipe.
+
+    A new key may be added freely. A changed default needs a new name for what it changes, or the old runs deleted.
+    """
+    known = json.loads((ROOT / "tests/ablation/defaults.json").read_text())
+    assert set(known) == {"ablation_world", "av_mnist", "audioset2m"}
+    for name, before in known.items():
+        now = load_config(ROOT / f"configs/pretrain/{name}.yaml").model_dump(mode="json")
+        for section, values in before.items():
+            for key, value in values.items() if isinstance(values, dict) else [(None, values)]:
+                found = now[section] if key is None else now[section][key]
+                assert found == value, f"{name}: {section}.{key}"
 
 
 def test_sizes_of_data_share_their_held_out_scenes():

@@ -16,7 +16,7 @@ from equiav.types import Modality
 from tests.data.test_paired import make_collection
 from tests.training.small import small_config
 
-SETS = {"other": RetrievalSet(data="elsewhere")}
+OTHER = RetrievalSet(data="elsewhere")
 
 
 def loaded_of(config):
@@ -46,9 +46,9 @@ def test_a_set_for_training_only(training_only):
     said = []
     assert measure.measure_own(training_only, frozenset({"transfer.other"}), said.append) == {}
     assert not said
-    found = measure.measure_own(training_only, frozenset({"similarity"}), said.append, SETS)
+    found = measure.measure_own(training_only, frozenset({"similarity"}), said.append, OTHER)
     assert set(found["test"]["similarity"]) == {"audio", "visual"}
-    assert said == ["measuring the predictor's similarity on other"]
+    assert said == ["measuring the predictor's similarity on elsewhere"]
     assert measure.measure_own(training_only, frozenset({"similarity", "probe"}), said.append) == {}
     assert said[-1] == "not measured, the data hold training clips only: probe, similarity"
 

@@ -58,6 +58,21 @@ def test_a_shared_run_measures_what_any_table_wants(tmp_path):
     assert [run.tasks for run in plan(both, "world")] == [frozenset({"probe", "retrieval"})]
 
 
+def test_rows_on_data_that_only_share_a_name_are_refused(tmp_path):
+    """They would train in one folder and share results."""
+    rows = [{"name": n, "overrides": {"data": f"{{kind: paired, path: {n}/digits.tar}}"}} for n in ("one", "two")]
+    with pytest.raises(ConfigError, match=r"small: one, seed 0 and small: two, seed 0: .* in two places; rename one"):
+        plan([experiment(tmp_path, table(rows=rows, reference=None))], "world")
+
+    def with_set(name, data):
+        scales = {"world": {"base": str(SMOKE), "seeds": [0], "sets": {"other": {"data": data}}}}
+        return experiment(tmp_path, table(scales=scales), name)
+
+    with pytest.raises(ConfigError, match="rename one"):
+        plan([with_set("a", "here"), with_set("b", "there")], "world")
+    assert plan([with_set("a", "here"), with_set("b", "here")], "world")
+
+
 def test_untrained_predictors_are_not_measured(tmp_path):
     rows = [{"name": "full"}, {"name": "plain", "overrides": PLAIN}]
     full, plain = plan([experiment(tmp_path, table(rows=rows))], "world", seeds=(0,))

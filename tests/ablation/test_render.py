@@ -111,6 +111,14 @@ def test_files(tmp_path, folders):
     assert any(r["row"] == "other" and r["from"] == "paper" for r in rows)
 
 
+def test_a_difference_never_seems_to_hold_zero(tmp_path, folders):
+    """An end that rounds to 0.0 gets another digit, and the other end with it."""
+    found = experiment(tmp_path)
+    by_seed = {"plain": (1.0, 1.1, 1.2), "full": (0.94, 1.02, 1.13)}
+    pretend(found, folders, lambda row, seed: (by_seed[row][seed], 0.0, None))
+    assert "**+0.1** (+0.05 to +0.09)" in markdown(collect(found, "world", folders))
+
+
 def test_validation_split_says_so(tmp_path, folders):
     found = experiment(tmp_path)
     pretend(found, folders, figures)

@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from equiav.ablation.plan import load_experiments, plan
 from equiav.ablation.records import Folders, figure, missing
-from equiav.ablation.worker import perform
+from equiav.ablation.worker import perform, resumable
 from equiav.checkpoint import checkpoints_of
 from equiav.cli import app
 from equiav.config import load_config
@@ -210,6 +211,17 @@ def test_only_cosmetic_changes_resume(tmp_path):
     assert not missing(second, folders)
 
 
+def test_data_that_moved_are_not_looked_for_at_their_old_place(tmp_path):
+    folders = Folders(tmp_path / "results", tmp_path / "runs")
+    (run,) = plan([experiment(tmp_path, table(rows=rows("full"), scales=scales([0])))], "world")
+    trainer = Trainer(run.config, folders.run(run), lambda line: None)
+    trainer._stop = True
+    assert trainer.run().interrupted
+    assert resumable(run, folders.run(run)).data == run.config.data
+    moved = replace(run, config=run.config.model_copy(update={"weights": "elsewhere/mae"}))
+    assert resumable(moved, folders.run(run)).weights == "elsewhere/mae"
+
+
 def test_fine_tuning_columns(tmp_path):
     """A column may be fine-tuning on a set: it is done once, and added to a run that was measured before."""
     for kind in ("pretrain", "finetune"):
@@ -239,3 +251,10 @@ def test_fine_tuning_columns(tmp_path):
     assert 0 < figure(record, "finetune.tiny.audio", "test") <= 100
     assert 0 < figure(record, "probe.audio", "test") <= 100
     assert record["tasks"] == ["finetune.tiny.audio", "probe"]
+    assert record["provenance"]["utc"] <= record["extended"][0]["utc"]
+    assert len(record["extended"]) == 1
+    write(tmp_path / "finetune/tiny.yaml", {**tree, "optim": {"warmup_steps": 2}})
+    assert missing(second, folders) == {"finetune.tiny.audio"}, "another fine-tuning now"
+    perform(second, folders, discard=False, say=lambda line: None)
+    assert not missing(second, folders)
+    assert len(list((folders.run(second) / "finetune").iterdir())) == 2

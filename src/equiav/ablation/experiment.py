@@ -65,14 +65,25 @@ class RetrievalSet(Section):
 
 
 class Scale(Section):
-    """One size of the experiment: the recipe its rows change, the seeds, what is measured."""
+    """One size of the experiment: the recipe its rows change, the seeds, what is measured.
+
+    `similarity_on` names one of `sets`: where the predictor's similarity is measured if the run's data hold training
+    clips only.
+    """
 
     base: str
     seeds: tuple[int, ...] = Field(default=(0, 1, 2), min_length=1)
     overrides: Overrides = Field(default_factory=dict)
     measure: tuple[Own, ...] = ("retrieval", "probe", "similarity")
     sets: dict[str, RetrievalSet] = Field(default_factory=dict)
+    similarity_on: str | None = None
     processes: int = Field(default=1, ge=1)
+
+    @model_validator(mode="after")
+    def _known_set(self) -> Scale:
+        if self.similarity_on is not None and self.similarity_on not in self.sets:
+            raise ValueError(f"similarity_on: no set {self.similarity_on!r} in `sets`")
+        return self
 
     @property
     def trained(self) -> bool:

@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from equiav.ablation.plan import FINETUNING, Run
+from equiav.ablation.plan import Run
+from equiav.ablation.tasks import finetune_folder, finetune_recipe
 from equiav.config import load_config
 from equiav.errors import ConfigError, TrainingError
 from equiav.evaluation.output import RESULTS
@@ -15,18 +16,13 @@ from equiav.training.launch import run_on_cores
 BY_FOLDS = ("esc50",)  # published with folds: the score is their mean
 
 
-def finetune_recipe(run: Run, name: str) -> Path:
-    """The recipe of a set: beside the folder of the recipe that was pre-trained."""
-    return run.recipe.parents[1] / FINETUNING / f"{name}.yaml"
-
-
 def finetuned(run: Run, out: Path, name: str, mode: str, say: Callable[[str], None]) -> float:
     """Fine-tunes the run's encoders (or finds that done) and gives the recipe's own score on the test split."""
     recipe = finetune_recipe(run, name)
     tune = load_config(recipe).finetune
     if tune is None:
         raise ConfigError(f"{recipe}: not a recipe for fine-tuning, it has no section finetune")
-    folder = out / FINETUNING / f"{name}-{mode}"
+    folder = finetune_folder(run, out, name, mode)
     say(f"fine-tuning on {name} ({mode})")
     changes = [f"weights={out}", f"classifier.mode={mode}", f"seed={run.seed}"]
     folds = ["--folds"] if name in BY_FOLDS else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,11 @@ Features = tuple[dict[Modality, Tensor], Tensor]
 
 
 def measure_own(
-    loaded: LoadedModel, tasks: frozenset[str], say: Say, sets: Mapping[str, RetrievalSet] | None = None
+    loaded: LoadedModel, tasks: frozenset[str], say: Say, instead: RetrievalSet | None = None
 ) -> dict[str, dict[str, Any]]:
     """Retrieval, probes and similarity on the held-out splits that the run's data have, by split and task.
 
-    Without any (AudioSet-2M is prepared for training only), the similarity is that of the first of `sets`.
+    Without any (AudioSet-2M is prepared for training only), the similarity is that on the set `instead`.
     """
     if not tasks & OWN:
         return {}
@@ -47,7 +47,7 @@ def measure_own(
     there = present_splits(config)
     clips = {split: build_clips(config, split) for split in HELD_OUT if split in there}
     if not clips:
-        return _without_held_out(loaded, tasks, say, sets or {})
+        return _without_held_out(loaded, tasks, say, instead)
     found: dict[str, dict[str, Any]] = {split: {} for split in clips}
     if "retrieval" in tasks:
         say("measuring retrieval")
@@ -67,16 +67,15 @@ def measure_own(
 
 
 def _without_held_out(
-    loaded: LoadedModel, tasks: frozenset[str], say: Say, sets: Mapping[str, RetrievalSet]
+    loaded: LoadedModel, tasks: frozenset[str], say: Say, instead: RetrievalSet | None
 ) -> dict[str, dict[str, Any]]:
     """The similarity on the clips of another set; what only held-out splits of the run's data could tell is not."""
-    if left := sorted((tasks & OWN) - ({"similarity"} if sets else set())):
+    if left := sorted((tasks & OWN) - ({"similarity"} if instead else set())):
         say(f"not measured, the data hold training clips only: {', '.join(left)}")
-    if "similarity" not in tasks or not sets:
+    if "similarity" not in tasks or instead is None:
         return {}
-    name, chosen = next(iter(sets.items()))
-    say(f"measuring the predictor's similarity on {name}")
-    return {"test": {"similarity": _similarity(loaded, _set_clips(loaded, chosen))}}
+    say(f"measuring the predictor's similarity on {instead.data}")
+    return {"test": {"similarity": _similarity(loaded, _set_clips(loaded, instead))}}
 
 
 def whole_training_set(config: Config) -> Config:

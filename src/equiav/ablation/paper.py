@@ -21,8 +21,9 @@ ITEMS = (
         "Figure 1",
         "the idea of equivariance in both latent spaces",
         how="An illustration. Its claim can be measured on any checkpoint: how well the predictor follows each "
-        "augmentation, and how near the centroid is to the mean of really augmented inputs.",
-        commands=("equiav evaluate equivariance runs/world",),
+        "augmentation, and how near the centroid is to the mean of really augmented inputs. "
+        "Measured here: [Does the predictor follow](equivariance.md).",
+        commands=("equiav evaluate equivariance runs/demo",),
     ),
     Item(
         "Figure 2",
@@ -48,8 +49,9 @@ ITEMS = (
         "Figure 3",
         "localisation on the original and on the picture nearest to the centroid",
         how="1,000 vectors are drawn, the equivariant embedding nearest to the centroid is taken, its transformation "
-        "is applied to the picture, and both localisations are shown side by side; for any clip and checkpoint.",
-        commands=("equiav localise runs/world my_video.mp4 --nearest",),
+        "is applied to the picture, and both localisations are shown side by side; for any clip and checkpoint. "
+        "Measured here: [Where the sound comes from](localisation.md).",
+        commands=("equiav localise runs/demo my_video.mp4 --nearest",),
     ),
     Item("Table 8", "training strategy", "strategy"),
     Item("Table 9", "intra-modal loss", "intra_loss"),

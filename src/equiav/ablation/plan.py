@@ -49,6 +49,7 @@ class Run:
     wanted_by: tuple[str, ...]
     processes: int
     sets: dict[str, RetrievalSet] = field(repr=False, default_factory=dict)
+    similarity_on: str | None = None
 
     @property
     def label(self) -> str:
@@ -118,7 +119,7 @@ def row_run(
     return Run(
         key, scale_name, seed, recipe, overrides, config, scale.trained,
         _tasks(experiment.table, row, scale_name, scale, config), (f"{experiment.name}: {row.name}",),
-        scale.processes, scale.sets,
+        scale.processes, scale.sets, scale.similarity_on,
     )  # fmt: skip
 
 
@@ -170,5 +171,15 @@ def plan(
 
 
 def _merged(first: Run, other: Run) -> Run:
-    wanted = tuple(dict.fromkeys((*first.wanted_by, *other.wanted_by)))
-    return replace(first, tasks=first.tasks | other.tasks, wanted_by=wanted, sets={**other.sets, **first.sets})
+    """One run for two rows of equal recipes; what only shares a name with the other's is refused."""
+    places = [(run.config.data, run.config.weights) for run in (first, other)]
+    sets = [{name: run.sets[name] for name in first.sets.keys() & other.sets.keys()} for run in (first, other)]
+    on = {run.similarity_on for run in (first, other)} - {None}
+    if places[0] != places[1] or sets[0] != sets[1] or len(on) > 1:
+        raise ConfigError(
+            f"{first.label} and {other.label}: the same recipe on data of one name in two places; rename one"
+        )
+    return replace(
+        first, tasks=first.tasks | other.tasks, wanted_by=tuple(dict.fromkeys((*first.wanted_by, *other.wanted_by))),
+        sets={**first.sets, **other.sets}, similarity_on=next(iter(on), None),
+    )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from equiav.ablation.experiment import Column, Row
-from equiav.ablation.render import NAMES, rows_with_results
+from equiav.ablation.render import NAMES, plural, rows_with_results
 from equiav.ablation.summary import Comparison, Results
 from equiav.report.figures import new_figure, png
 
@@ -14,11 +14,11 @@ PANEL = 2.1  # inches
 
 
 def table_figure(results: Results) -> bytes | None:
-    """PNG with one panel per measured column; none where there are no two rows to look at."""
+    """PNG with one panel per measured column; none where nothing was measured."""
     rows = rows_with_results(results)
     columns = [c for c in results.experiment.table.columns if any(results.cell(row, c) for row in rows)]
     compared = [(row, found) for row, _, found in results.against_reference() if row in rows]
-    if not columns or len(rows) < 2:
+    if not columns:
         return None
     shown = [row for row, _ in compared] if compared else rows
     figure = new_figure(2.2 + PANEL * len(columns), 1.3 + 0.38 * len(shown))
@@ -30,13 +30,18 @@ def table_figure(results: Results) -> bytes | None:
         else:
             _figures(axis, results, shown, column)
         axis.set_title(column.name, fontsize=9)
-        axis.set_yticks(range(len(shown)), [row.name for row in shown], fontsize=8)
+        axis.set_yticks(range(len(shown)), [_named(results, row) for row in shown], fontsize=8)
         axis.set_ylim(len(shown) - 0.5, -0.5)
         axis.tick_params(axis="x", labelsize=7)
         axis.grid(axis="x", alpha=0.25)
     _legend(panels[0], results)
     figure.suptitle(_title(results, differences=bool(compared)), fontsize=9)
     return png(figure)
+
+
+def _named(results: Results, row: Row) -> str:
+    """A row with its number of seeds."""
+    return f"{row.name} ({plural(results.seeds(row), 'seed')})"
 
 
 def _title(results: Results, *, differences: bool) -> str:
@@ -71,7 +76,8 @@ def _figures(axis: Axes, results: Results, rows: list[Row], column: Column) -> N
 
 
 def _legend(axis: Axes, results: Results) -> None:
-    if not results.experiment.table.own_references:
+    table = results.experiment.table
+    if any(row.paper for row in rows_with_results(results)) and not table.own_references:
         axis.plot([], [], "D", color=PAPER, markerfacecolor="none", markersize=5, label="paper")
     axis.plot([], [], "o", color=OURS, markersize=4.5, label=NAMES[results.scale])
     axis.figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)

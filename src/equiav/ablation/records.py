@@ -11,6 +11,7 @@ from typing import Any
 
 from equiav.ablation.experiment import ScaleName
 from equiav.ablation.plan import Run
+from equiav.ablation.tasks import task_facts
 from equiav.errors import EquiAVError
 from equiav.provenance import write_json
 
@@ -59,9 +60,13 @@ def read_record(path: Path) -> Record | None:
 
 
 def missing(run: Run, folders: Folders) -> frozenset[str]:
-    """What is still to be measured of a run."""
+    """What is still to be measured of a run, or again because its recipe or set is another now."""
     record = read_record(folders.record(run.scale, run.key))
-    return run.tasks - frozenset(record["tasks"]) if record else run.tasks
+    if record is None:
+        return run.tasks
+    known = record.get("facts", {})
+    done = {task for task in run.tasks & frozenset(record["tasks"]) if known.get(task) == task_facts(run, task)}
+    return run.tasks - done
 
 
 def figure(record: Record, place: str, split: str) -> float | None:

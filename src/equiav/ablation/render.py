@@ -75,7 +75,10 @@ def _difference(found: Difference | None, digits: int) -> str:
     mean = signed(found.mean, digits)
     if found.half_width is None:
         return mean
-    low, high = (signed(found.mean + side * found.half_width, digits) for side in (-1, 1))
+    ends = [found.mean + side * found.half_width for side in (-1, 1)]
+    low, high = (signed(end, digits) for end in ends)
+    if found.is_one and 0 in (float(f"{end:.{digits}f}") for end in ends):
+        low, high = (signed(end, digits + 1) for end in ends)  # as rounded it would seem to hold zero
     return f"{f'**{mean}**' if found.is_one else mean} ({low} to {high})"
 
 

@@ -21,7 +21,7 @@ from equiav.progress import duration
 
 BUSY, STOPPED = 75, 143  # exit codes of a worker: another process has the run; told to stop
 KEPT = 20  # last lines of a failed run
-AGAIN = 5.0  # seconds until a run that another process has is looked at again
+AGAIN = 30.0  # seconds until a run that another process has is looked at again
 POLL = 0.2  # seconds between two looks at the workers
 MEASURING = 0.95  # of a run is training
 SPOKEN = 15.0  # seconds between two lines of progress
@@ -114,7 +114,9 @@ class Runner:
             return
         output = self.folders.run(run) / OUTPUT
         output.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", PARENT: str(os.getpid())}
+        if run.processes == 1:
+            environment["OMP_NUM_THREADS"] = "1"  # runs side by side: threads would fight
         with output.open("ab") as file:  # a worker of another session may be writing to it
             process = subprocess.Popen(
                 [sys.executable, "-m", "equiav.cli", *self.command(run)],

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from equiav.ablation.finetuning import finetuned
 from equiav.ablation.measure import measure_cost, measure_own, measure_set, validation_curve
 from equiav.ablation.plan import FINETUNING, TRANSFER, Run, portable, run_key
 from equiav.ablation.records import PARENT, Clock, Folders, missing, read_record
+from equiav.ablation.tasks import task_facts
 from equiav.build_data import resolve
 from equiav.checkpoint import CHECKPOINTS, CONFIG, checkpoints_of, load_checkpoint
 from equiav.config import Config, parse_config
@@ -23,6 +25,7 @@ from equiav.inference import load_model
 from equiav.provenance import provenance, write_json
 from equiav.training.launch import Stopped, train_on_cores
 from equiav.training.log import LOG
+from equiav.training.run import choose_device
 from equiav.training.trainer import Trainer
 
 Say = Callable[[str], None]
@@ -35,17 +38,24 @@ def perform(run: Run, folders: Folders, *, discard: bool, say: Say) -> None:
         todo = missing(run, folders)
         if not todo:
             return
-        clock = Clock(out)
+        clock, made = Clock(out), provenance()  # before the work: the tree may change during it
         if run.trained:
             _train(run, out, clock, say)
         record = read_record(folders.record(run.scale, run.key)) or {}
         record = _measured(run, out, todo, record, say)
         clock.tick(at_once=True)
         record |= {"tasks": sorted({*record.get("tasks", []), *todo}), "seconds": clock.total()}
-        write_json(folders.record(run.scale, run.key), {**record, "provenance": provenance()})
+        write_json(folders.record(run.scale, run.key), _signed(record, made))
         folders.failure(run).unlink(missing_ok=True)
         if discard:
             shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+
+
+def _signed(record: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """The record with where it was made; measurements added to an older one keep that one's and add theirs."""
+    if "provenance" not in record:
+        return {**record, "provenance": made}
+    return {**record, "extended": [*record.get("extended", []), made]}
 
 
 def _train(run: Run, out: Path, clock: Clock, say: Say) -> None:
@@ -81,13 +91,18 @@ def finished(out: Path) -> bool:
 
 
 def resumable(run: Run, out: Path) -> Config:
-    """The run's recipe; that of its checkpoint where only cosmetic keys have changed since it was written."""
+    """The run's recipe; that of its checkpoint where only cosmetic keys have changed since it was written.
+
+    Data that have moved since are no reason to look for them at their old place.
+    """
     found = checkpoints_of(out)
     if not found:
         return run.config
     path = found[-1][1] / CONFIG
     saved = parse_config(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
-    return saved if run_key(saved, trained=True) == run.key else run.config
+    same = run_key(saved, trained=True) == run.key
+    moved = (saved.data, saved.weights) != (run.config.data, run.config.weights)
+    return saved if same and not moved else run.config
 
 
 def orphaned() -> bool:
@@ -104,9 +119,10 @@ def _measured(run: Run, out: Path, todo: frozenset[str], record: dict[str, Any],
     if not run.trained:
         elsewhere["cost"] = measure_cost(run.config)
         return {**record, "elsewhere": elsewhere}
-    loaded = load_model(out)
+    loaded = load_model(out, str(choose_device()))
+    loaded = replace(loaded, config=loaded.config.model_copy(update={"data": run.config.data}))
     record |= {"steps": loaded.meta["step"], "clips": loaded.meta["clips"], "curve": validation_curve(out / LOG)}
-    for split, values in measure_own(loaded, todo, say, run.sets).items():
+    for split, values in measure_own(loaded, todo, say, run.sets.get(run.similarity_on or "")).items():
         record[split] = {**record.get(split, {}), **values}
     for task in sorted(todo):
         kind, *parts = task.split(".")
@@ -117,4 +133,5 @@ def _measured(run: Run, out: Path, todo: frozenset[str], record: dict[str, Any],
             elsewhere.setdefault(kind, {}).setdefault(parts[0], {})[parts[1]] = finetuned(
                 run, out, parts[0], parts[1], say
             )
-    return {**record, "elsewhere": elsewhere}
+    facts_of = {task: found for task in sorted(todo) if (found := task_facts(run, task)) is not None}
+    return {**record, "elsewhere": elsewhere, "facts": {**record.get("facts", {}), **facts_of}}

@@ -61,7 +61,9 @@ def ablate(
             if missing(run, folders):
                 print(shlex.join(["equiav", *command(run)]))
         return
-    outcome = Runner(folders, command, processes, say).run(planned)
+    # Runs that take several processes each take the whole machine.
+    at_once = 1 if any(run.processes > 1 for run in planned) else processes
+    outcome = Runner(folders, command, at_once, say).run(planned)
     end_line()
     for experiment in experiments:
         _show(collect(experiment, _scale(scale), folders, split=split, extra=extra), folders)  # type: ignore[arg-type]
