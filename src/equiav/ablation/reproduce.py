@@ -49,6 +49,21 @@ another world. Differences are paired over seeds and come with the 95 % interval
 Student's t; one is called a difference, and set in bold, only if its interval excludes zero. Then the paper's order
 *holds* or is *reversed*; otherwise the rows are *not told apart*. Intervals are not corrected for their number: of
 twenty comparisons without any effect, one is expected to look like a difference.
+
+**Before the paper's scale.** Its recipes look for prepared sets under `data/` and for the MAE authors' ViT-B weights
+under `weights/`; the two retrieval lists, `data/audioset_retrieval.json` and `data/vggsound_retrieval.json`, are those
+of CAV-MAE, in its own JSON:
+
+    equiav prepare audioset-2m /datasets/audioset data/audioset2m
+    equiav prepare audioset-20k /datasets/audioset data/audioset20k
+    equiav prepare audioset-eval /datasets/audioset data/audioset-eval
+    equiav prepare vggsound /datasets/vggsound data/vggsound
+    equiav prepare msrvtt /datasets/msrvtt data/msrvtt
+    equiav convert mae_pretrain_vit_base.pth weights/mae
+
+Then `--list` prints one command per run, each for one machine of eight GPUs, to be given to a scheduler; see
+[Several GPUs and machines](scale.md). Sets for fine-tuning are prepared in the same way, each into the folder that its
+recipe under `configs/finetune/` names.
 """
 
 
