@@ -129,16 +129,6 @@ class Vocabulary:
     mids: tuple[str, ...]
     names: tuple[str, ...]
 
-    def name_of(self, mid: str) -> str:
-        """Display name of a machine name."""
-        return self.names[self.number_of(mid)]
-
-    def number_of(self, mid: str) -> int:
-        """Place of a machine name in the order."""
-        if mid not in self.mids:
-            raise DataError(f"no class {mid!r} among the {len(self.mids)} of the label file")
-        return self.mids.index(mid)
-
     def __len__(self) -> int:
         return len(self.mids)
 

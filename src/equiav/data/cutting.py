@@ -8,7 +8,8 @@ import logging
 import os
 import re
 import zlib
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from equiav.data.index import Member
 from equiav.data.manifest import Source, Split, split_of
 from equiav.data.shards import flac, jpeg, tar_member
 from equiav.errors import EquiAVError, MediaError
@@ -47,14 +49,23 @@ class Settings:
 
 @dataclass(frozen=True)
 class StoredClip:
-    """One clip in a fragment: its length in bytes, and its members by offset, size and CRC-32 from its first byte."""
+    """One clip in a fragment: its length in bytes, and its members by offset, size and CRC-32 from its first byte.
+
+    Members stand flat in an array: a preparation holds those of all its clips, and numbers as objects are six times as
+    large.
+    """
 
     key: str
     start: float
     seconds: float
     length: int
-    members: tuple[tuple[int, int, int], ...]
+    members: Sequence[int]
     statistics: tuple[float, float, float]
+
+    def placed(self, offset: int) -> tuple[Member, ...]:
+        """Its members in a shard where it begins at `offset`; a member that is missing has no place."""
+        flat = iter(self.members)
+        return tuple((offset + at if size else 0, size, crc) for at, size, crc in zip(flat, flat, flat, strict=True))
 
 
 @dataclass(frozen=True)
@@ -68,7 +79,7 @@ class Outcome:
 
     def to_json(self) -> str:
         """One line of the journal."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps(asdict(self), separators=(",", ":"), default=list)
 
     @staticmethod
     def from_json(line: str) -> Outcome:
@@ -76,7 +87,7 @@ class Outcome:
         try:
             record: dict[str, Any] = json.loads(line)
             clips = tuple(
-                StoredClip(**{**c, "members": tuple(map(tuple, c["members"])), "statistics": tuple(c["statistics"])})
+                StoredClip(**{**c, "members": array("q", c["members"]), "statistics": tuple(c["statistics"])})
                 for c in record["clips"]
             )
             dropped = tuple((start, reason) for start, reason in record["dropped"])
@@ -204,17 +215,17 @@ class Cutter:
         contents: list[tuple[str, bytes]] = [("flac", b"" if excerpt.sound is None else self._flac(excerpt.sound))]
         contents += [(f"{k}.jpg", jpeg(picture)) for k, picture in enumerate(excerpt.pictures)]
         contents += [("json", _description(source, excerpt, key, seconds, settings))]
-        blob, members = b"", []
+        blob, members = b"", array("q")
         for suffix, content in contents:
             if not content:
-                members.append((0, 0, 0))
+                members.extend((0, 0, 0))
                 continue
             entry = tar_member(f"{key}.{suffix}", content)
             header = len(entry) - len(content) - (-len(content) % 512)
-            members.append((len(blob) + header, len(content), zlib.crc32(content)))
+            members.extend((len(blob) + header, len(content), zlib.crc32(content)))
             blob += entry
         return blob, StoredClip(
-            key, excerpt.cut.start, seconds, len(blob), tuple(members), statistics(excerpt.sound, settings.sample_rate)
+            key, excerpt.cut.start, seconds, len(blob), members, statistics(excerpt.sound, settings.sample_rate)
         )
 
     def _flac(self, sound: NDArray[np.int16]) -> bytes:

@@ -51,12 +51,14 @@ def write_index(folder: Path, rows: Sequence[ClipRow], skipped: Iterable[tuple[s
     numbers = {name: number for number, name in enumerate(shards)}
     width = len(rows[0].members) if rows else 0
     columns: dict[str, Any] = {
-        "members": np.array([row.members for row in rows], np.int64).reshape(len(rows), width, 3),
+        "members": np.empty((len(rows), width, 3), np.int64),
         "shard": np.array([numbers[row.shard] for row in rows], np.int32),
         "split": np.array([SPLITS.index(row.split) for row in rows], np.uint8),
         "times": np.array([(row.start, row.seconds) for row in rows], np.float64).reshape(-1, 2),
         "statistics": np.array([row.statistics for row in rows], np.float64).reshape(-1, 3),
     }
+    for number, row in enumerate(rows):  # one by one: as objects all at once they would take six times the memory
+        columns["members"][number] = row.members
     for name, values in columns.items():
         np.save(draft / f"{name}.npy", values)
     _save_texts(draft, "keys", [row.key for row in rows])

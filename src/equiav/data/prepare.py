@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from equiav.data.assembly import Assembly, Journal
 from equiav.data.cutting import Cutter, Need, Outcome, Settings, split_for
@@ -81,7 +81,7 @@ def prepare(
         cutter = Cutter(out / WORK, settings, Limits(wall=wall))
         outcomes = _work_through(plan, out, cutter, assembly, workers=workers, wall=wall, engine=engine, say=say)
         shards = assembly.close()
-        rows = _rows(plan, outcomes, shards)
+        rows = _Rows(plan, outcomes, shards)
         summary = finish(out, rows, _skipped(plan, outcomes), settings=settings, part=part, mark=mark)
         shutil.rmtree(out / WORK)
     say(f"{out}: {summary.clips} clips of {summary.used} files, {summary.skipped} files left out")
@@ -212,30 +212,39 @@ def _outcomes(cutter: Cutter, jobs: list[Job], *, workers: int, wall: float, eng
         yield Outcome(number, result.reason) if isinstance(result, Failure) else result
 
 
-def _rows(plan: _Plan, outcomes: dict[int, Outcome], shards: dict[str, tuple[str, int]]) -> list[ClipRow]:
-    """What the index says of each clip, in the order of the sources."""
-    rows = []
-    for number in plan.numbers:
-        source = plan.sources[number]
-        for clip in outcomes[number].clips:
-            shard, offset = shards[clip.key]
-            members = tuple((offset + at if size else 0, size, crc) for at, size, crc in clip.members)
-            rows.append(
-                ClipRow(
-                    key=clip.key,
-                    name=source.name,
-                    path=str(source.path),
-                    split=split_for(source),
-                    group=source.group or source.name,
-                    labels=source.labels,
-                    start=clip.start,
-                    seconds=clip.seconds,
-                    shard=shard,
-                    members=members,
-                    statistics=clip.statistics,
-                )
-            )
-    return rows
+class _Rows(Sequence[ClipRow]):
+    """What the index says of each clip, in the order of the sources; made when asked for, so that one is held."""
+
+    def __init__(self, plan: _Plan, outcomes: dict[int, Outcome], shards: dict[str, tuple[str, int]]) -> None:
+        self.plan, self.outcomes, self.shards = plan, outcomes, shards
+        self.at = [(number, i) for number in plan.numbers for i in range(len(outcomes[number].clips))]
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @overload
+    def __getitem__(self, index: int) -> ClipRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ClipRow]: ...
+    def __getitem__(self, index: int | slice) -> ClipRow | Sequence[ClipRow]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number, i = self.at[index]
+        source, clip = self.plan.sources[number], self.outcomes[number].clips[i]
+        shard, offset = self.shards[clip.key]
+        return ClipRow(
+            key=clip.key,
+            name=source.name,
+            path=str(source.path),
+            split=split_for(source),
+            group=source.group or source.name,
+            labels=source.labels,
+            start=clip.start,
+            seconds=clip.seconds,
+            shard=shard,
+            members=clip.placed(offset),
+            statistics=clip.statistics,
+        )
 
 
 def _skipped(plan: _Plan, outcomes: dict[int, Outcome]) -> list[tuple[str, str, str]]:
