@@ -73,4 +73,5 @@ ITEMS = (
     Item("Follow-up 1", "training length, for the order of Table 5", "length"),
     Item("Follow-up 2", "the main rows on real data", "real"),
     Item("Follow-up 3", "learning rate, on the validation split", "rate"),
+    Item("Follow-up 4", "the main rows with intra-modal terms of half the weight, on fresh seeds", "lighter"),
 )
