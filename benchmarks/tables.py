@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ablation_tables
 import estimates
 import speed_tables
 
@@ -32,6 +33,13 @@ def origin(record: dict[str, Any]) -> str:
     return f"{made['cores']} cores of {made['cpu']}, torch {made['torch']}, commit {made['commit']}, {made['utc'][:10]}"
 
 
+def origins(records: dict[str, dict[str, Any]]) -> str:
+    """Where several records come from: one origin each, or one for all where they agree."""
+    found = {name: origin(record) for name, record in records.items()}
+    alike = len(set(found.values())) == 1
+    return next(iter(found.values())) if alike else "; ".join(f"{name}: {text}" for name, text in found.items())
+
+
 def augment(r: dict[str, Any]) -> str:
     rows = [
         ["draw 16 vectors, both modalities", f"{r['draw']['batched']:.3f}", f"{r['draw']['one_by_one']:.1f}",
@@ -44,12 +52,13 @@ def augment(r: dict[str, Any]) -> str:
 
 
 def training_step(r: dict[str, Any]) -> str:
+    released = r["released"]
+    slow, share = ("-".join(f"{v:g}" for v in released[k]) for k in ("cpu_seconds", "share_of_gemm"))
     rows = [
-        ["CPU-seconds per step", f"{r['cpu_seconds']['16']:.1f}", "46.6-55"],
-        ["share of a plain matrix product's speed", f"{r['share_of_gemm']:.2f}", "0.56-0.59"],
-        ["peak memory, GB", f"{r['peak_gb']:.1f}", f"{r['released']['peak_gb']}"],
-        ["cost of S = 16 beside S = 1, branch alone", f"{r['cost_of_s16_percent']:+.2f} % of a step", ""],
-        ["the same, whole steps", f"{r['cost_of_s16_percent_whole_steps']:+.1f} %", ""],
+        ["CPU-seconds per step", f"{r['cpu_seconds']['16']:.1f}", slow],
+        ["share of a plain matrix product's speed", f"{r['share_of_gemm']:.2f}", share],
+        ["peak memory, GB", f"{r['peak_gb']:.1f}", f"{released['peak_gb']}"],
+        ["cost of S = 16 beside S = 1, the branch alone", f"{r['cost_of_s16_percent']:+.2f} % of a step", ""],
     ]
     if "activations_gb" in r:
         rows.insert(3, ["of that, kept for the gradient", f"{r['activations_gb']:.2f}", ""])
@@ -65,6 +74,12 @@ def world(r: dict[str, Any]) -> str:
     return markdown(["objective", "steps", "minutes", *ways], rows) + f"\n\nOne seed. {origin(r)}."
 
 
+def variants() -> str:
+    header, rows, note, records = ablation_tables.variants()
+    made = "; ".join(sorted({origin(record) for record in records}))
+    return markdown(header, rows) + f"\n\n{note} {made}." if rows else "Not run yet."
+
+
 def paired(*records: dict[str, Any]) -> str:
     rows = []
     for r in records:
@@ -74,7 +89,8 @@ def paired(*records: dict[str, Any]) -> str:
             rows.append([Path(r["recipe"]).stem, seed, f"{run['seconds'] / 60:.1f}", *values])
     header = ["recipe", "seed", "minutes"]
     header += [f"{way} {k}" for way in ("A->V", "V->A") for k in ("P@1", "P@10", "mAP", "chance")]
-    return markdown(header, rows) + f"\n\nHeld-out sounds and images, per cent, by class. {origin(records[0])}."
+    made = origins({Path(r["recipe"]).stem: r for r in records})
+    return markdown(header, rows) + f"\n\nHeld-out sounds and images, per cent, by class. {made}."
 
 
 def prepare(r: dict[str, Any]) -> str:
@@ -199,7 +215,7 @@ def finetune(r: dict[str, Any]) -> str:
             mean = sum(values) / len(values)
             rows.append([name, mode, start, part["metric"], ", ".join(f"{v:.1f}" for v in values), f"{mean:.1f}"])
     header = ["data", "classifier", "start", "metric, test", "by seed", "mean"]
-    return markdown(header, rows) + f"\n\nEqual epochs from a checkpoint and from scratch. {origin(part)}."
+    return markdown(header, rows) + f"\n\nEqual epochs from a checkpoint and from scratch. {origins(r)}."
 
 
 def library(r: dict[str, Any]) -> str:
@@ -270,6 +286,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "loader": (("loader.json",), loader),
     "search": (("search.json",), search),
     "retrieval": (("retrieval.json",), retrieval),
+    "variants": ((), variants),  # from results/ablation
     "paired": (("class_paired.json", "av_mnist.json"), paired),
     "equivariance": (("equivariance_world.json",), equivariance),
     "equivariance_digits": (("equivariance_digits.json",), equivariance),
@@ -292,7 +309,7 @@ def rendered(text: str) -> str:
     def block(match: re.Match[str]) -> str:
         files, make = TABLES[match[2]]
         records = [json.loads((RESULTS / file).read_text()) for file in files if (RESULTS / file).exists()]
-        body = make(*records) if records else "Not run yet."
+        body = make(*records) if records or not files else "Not run yet."
         return f"{match[1]}{body}\n{match[3]}"
 
     return BLOCK.sub(block, text)

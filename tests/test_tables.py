@@ -1,5 +1,6 @@
 """Tables in README and docs are what the results files say."""
 
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,3 +13,13 @@ def test_tables_are_up_to_date():
         [sys.executable, str(ROOT / "benchmarks/tables.py"), "--check"], capture_output=True, text=True
     )
     assert run.returncode == 0, run.stdout
+
+
+def test_every_record_keeps_its_origin(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    tables = runpy.run_path(str(ROOT / "benchmarks/tables.py"))
+    record = {"provenance": {"cores": 2, "cpu": "X", "torch": "2", "commit": "abc", "utc": "2026-01-02T03:04:05"}}
+    other = {"provenance": {**record["provenance"], "commit": "def"}}
+    one = "2 cores of X, torch 2, commit abc, 2026-01-02"
+    assert tables["origins"]({"a": record, "b": record}) == one
+    assert tables["origins"]({"a": record, "b": other}) == f"a: {one}; b: {one.replace('abc', 'def')}"

@@ -29,6 +29,7 @@ from equiav.evaluation.equivariance_report import part_table, similarity_table
 from equiav.evaluation.exhibits import EXAMPLES, exhibits
 from equiav.evaluation.localisation import Localised, localisation_record, localise_dataset, subsets
 from equiav.evaluation.localisation_report import example_rows, figures_table
+from equiav.evaluation.output import REPORT, RESULTS
 from equiav.evaluation.probe import pooled_features, probe
 from equiav.evaluation.retrieval import RetrievalResult, chance, retrieve
 from equiav.evaluation.retrieval_report import against_chance, sound_row
@@ -39,7 +40,6 @@ from equiav.report.html import Page, cards, table
 from equiav.training.launch import train_on_cores
 from equiav.types import Embeddings, Modality
 
-RESULTS, REPORT = "results.json", "report.html"
 PROBE_CLIPS = 2000
 SQUARE = 60
 MAPS = 6

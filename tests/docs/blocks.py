@@ -3,8 +3,8 @@
 Classes follow from the fence's language and, where it matters, an HTML comment on the line above:
 
     ```python                      run, in order, one session per page
-    ```console / indented block    every line is parsed by the real command line, make, torchrun or pip
-    <!-- test: run --> console     the same, and really run, in order with the page's Python
+    ```console / indented block    read by the real command line, make, torchrun or pip; and run, in order with the
+                                   page's Python, unless `running.ONLY_READ` says why it cannot be
     ```text                        what the block before it printed, figures aside
     ```csv, ```bash                checked by a test of their own
     ```text map                    (or an indented listing) paths that must exist
@@ -21,14 +21,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^(`{3,}|~{3,})\s*(\S*)\s*(.*)$")
 MARK = re.compile(r"<!--\s*test:\s*(\w+)\s*-->")
-RUNNERS = ("equiav", "make", "torchrun", "pip", "ray", "python", "srun", "$")
+RUNNERS = ("equiav", "make", "torchrun", "pip", "ray", "python", "$")
 
 
 @dataclass(frozen=True)
 class Block:
     page: Path
     line: int
-    kind: str  # python, console, run, output, csv, bash, map
+    kind: str  # python, console, output, csv, bash, map
     text: str
 
     def __str__(self) -> str:
@@ -73,9 +73,9 @@ def fenced_kind(language: str, mark: str, page: Path, line: int) -> str:
     kinds = {"python": "python", "console": "console", "text": "output", "csv": "csv", "bash": "bash"}
     if mark == "map":
         return "map"
-    if language not in kinds or mark not in ("", "run") or (mark and language != "console"):
+    if language not in kinds or mark:
         raise AssertionError(f"{page.name}:{line}: a block of {language or 'no language'} ({mark}): nothing checks it")
-    return "run" if mark else kinds[language]
+    return kinds[language]
 
 
 def indented_kind(body: str, page: Path, line: int) -> str:

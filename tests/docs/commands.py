@@ -13,7 +13,10 @@ from equiav.cli import app
 from equiav.config import load_config
 
 ROOT = Path(__file__).parents[2]
-FOREIGN = ("ray start --head", "ray start --address=first-machine:6379")  # other people's programs, word for word
+# Other people's programs, word for word.
+FOREIGN = (
+    "ray start --head", "ray start --address=first-machine:6379", "sbatch --array=1-$(wc -l < runs.txt) table.sh",
+)  # fmt: skip
 VARIABLE = re.compile(r"\$\w+|\$\(.*?\)")
 
 
@@ -22,13 +25,11 @@ def check(command: str) -> None:
     words = shlex.split(VARIABLE.sub("1", command))
     match words[0]:
         case "equiav":
-            parsed(words[1:])
+            parsed(words[1 : words.index(">")] if ">" in words else words[1:])
         case "make":
             check_make(words[1:])
         case "torchrun":
             check_torchrun(words[1:])
-        case "srun":
-            check(shlex.join(words[1:]))
         case "pip":
             check_pip(words[1:])
         case "python":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from equiav.data.paired_manifest import read_manifest
 from equiav.data.sources import COLUMNS, find_sources
 from equiav.errors import EquiAVError
 from tests.docs.blocks import ROOT, Block, blocks, fenced_kind, indented_kind, pages
@@ -22,26 +25,41 @@ def of(*kinds: str) -> list[Block]:
     return [block for block in BLOCKS if block.kind in kinds]
 
 
-@pytest.mark.parametrize("block", of("console", "run"), ids=str)
+@pytest.mark.parametrize("block", of("console"), ids=str)
 def test_commands_exist(block):
     for command in block.commands():
         check(command)
 
 
 @pytest.mark.parametrize("block", of("bash"), ids=str)
-def test_scripts(block):
-    assert subprocess.run(["bash", "-n"], input=block.text, text=True, capture_output=True).stderr == ""
+def test_scripts(block, tmp_path):
+    """Run with programs in place of SLURM's that only say what they were asked to start."""
     options = re.findall(r"^#SBATCH --([\w-]+)=", block.text, re.MULTILINE)
     assert options
     assert set(options) <= SBATCH
-    started = [command for command in block.commands() if command.startswith("srun ")]
-    assert len(started) == 1
-    check(started[0])
+    for name, prints in {"srun": '"$@"', "scontrol": "first-machine second-machine"}.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\nprintf '%s\\n' {prints}\n")
+        (tmp_path / name).chmod(0o755)
+    run = "equiav ablate configs/ablation/variants.yaml --scale paper --only 0123456789ab"
+    (tmp_path / "runs.txt").write_text(f"equiav nothing\n{run}\nequiav nothing\n")
+    asked = {"SLURM_JOB_NODELIST": "x", "SLURM_NNODES": "2", "SLURM_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-eu"], input=block.text, cwd=tmp_path, env={**asked, "PATH": path}, text=True, capture_output=True
+    )
+    assert done.stderr == ""
+    words = done.stdout.splitlines()
+    started = words[2] if words[:2] == ["bash", "-c"] else shlex.join(words)
+    assert started == run or "--nnodes 2 --nproc-per-node 8" in started
+    check(started)
 
 
 @pytest.mark.parametrize("block", of("csv"), ids=str)
-def test_tables_that_prepare_reads(block, tmp_path):
+def test_tables_that_are_read(block, tmp_path):
     rows = list(csv.DictReader(block.text.splitlines()))
+    if "kind" in rows[0]:
+        assert len(read_manifest(block.text.encode(), tmp_path)) == len(rows)
+        return
     assert set(rows[0]) <= COLUMNS
     (tmp_path / "videos.csv").write_text(block.text)
     assert len(find_sources(tmp_path / "videos.csv")) == len(rows)
@@ -71,7 +89,7 @@ def test_output_follows_what_prints_it():
         if block.kind == "output":
             assert before is not None
             assert before.page == block.page
-            assert before.kind in ("python", "run"), f"{block}: the output of nothing"
+            assert before.kind in ("python", "console"), f"{block}: the output of nothing"
 
 
 def test_a_strange_block_is_refused():
@@ -97,4 +115,3 @@ def test_every_page_is_read():
     names = {block.page.name for block in BLOCKS}
     assert {"README.md", "quickstart.md", "method.md", "scale.md", "reproduction.md"} <= names
     assert len(of("python")) >= 10
-    assert len([c for b in of("run") for c in b.commands()]) >= 12

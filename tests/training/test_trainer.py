@@ -8,10 +8,11 @@ import pytest
 import torch
 import yaml
 
+from equiav.build import build_model
 from equiav.checkpoint import checkpoints_of, load_checkpoint, load_state
 from equiav.data.dataset import collate
 from equiav.errors import CheckpointError, ConfigError, DataError, TrainingError
-from equiav.inference import load_model
+from equiav.inference import load_model, save_model
 from equiav.progress import duration
 from equiav.training import trainer as trainer_module
 from equiav.training.log import cut_log, effective_rank, uniformity
@@ -126,6 +127,21 @@ def test_starting_weights(tmp_path):
     wrong = small_config("train.steps=2", f"weights={tmp_path / 'a'}", "model.encoder.depth=3")
     with pytest.raises(Exception, match="does not fit this model: missing audio"):
         Trainer(wrong, tmp_path / "c", silent)
+
+
+def test_mae_gives_the_encoders_only(tmp_path):
+    """Whatever predictor and heads the recipe asks for, they are its own."""
+    config = small_config()
+    save_model(tmp_path / "mae", config, dict(build_model(config).state_dict()), {"kind": "mae"})
+    changes = ("seed=3", "model.predictor.kind=linear", "model.heads.hidden=48")
+    start = Trainer(small_config(f"weights={tmp_path / 'mae'}", *changes), tmp_path / "a", silent).model.state_dict()
+    drawn, given = build_model(small_config(*changes)).state_dict(), weights_of(tmp_path / "mae")
+    for key, value in start.items():
+        assert torch.equal(value, (given if ".f." in key else drawn)[key]), key
+    key = "audio.f.patch_embed.proj.weight"
+    assert not torch.equal(drawn[key], given[key])
+    with pytest.raises(Exception, match="does not fit this model"):
+        Trainer(small_config(f"weights={tmp_path / 'mae'}", "model.encoder.depth=3"), tmp_path / "b", silent)
 
 
 def test_log_is_cut_back(tmp_path):

@@ -19,7 +19,7 @@ from equiav.errors import EquiAVError
 from equiav.files import write_whole
 from equiav.progress import duration
 
-BUSY, STOPPED = 75, 143  # exit codes of a worker: another process has the run; told to stop
+BUSY = 75  # exit code of a worker: another process has the run
 KEPT = 20  # last lines of a failed run
 AGAIN = 30.0  # seconds until a run that another process has is looked at again
 POLL = 0.2  # seconds between two looks at the workers

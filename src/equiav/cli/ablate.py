@@ -78,7 +78,7 @@ def _show(results: Any, folders: Any) -> None:
 
 
 def _conclude(outcome: Any) -> None:
-    from equiav.ablation.runner import STOPPED
+    from equiav.training.launch import STOPPED
 
     print(f"{outcome.before} runs were done before, {outcome.done} now, {len(outcome.failed)} failed")
     for label, reason in outcome.failed.items():
@@ -91,10 +91,10 @@ def _conclude(outcome: Any) -> None:
 
 def _only(key: str, planned: Sequence[Any], folders: Any, discard: bool) -> None:
     """One run in this process, with the exit codes that the runner knows."""
-    from equiav.ablation.runner import BUSY, STOPPED
+    from equiav.ablation.runner import BUSY
     from equiav.ablation.worker import perform
     from equiav.errors import Busy
-    from equiav.training.launch import Stopped
+    from equiav.training.launch import STOPPED, Stopped
 
     found = [run for run in planned if run.key == key]
     if not found:

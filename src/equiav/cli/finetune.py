@@ -30,6 +30,7 @@ def finetune(
     from equiav.distributed import rank, started
     from equiav.training import finetune as training
     from equiav.training.folds import finetune_folds
+    from equiav.training.launch import STOPPED
 
     config = load_config(recipe, tuple(overrides or ()))
     out = out or Path("runs") / "finetune" / recipe.stem
@@ -44,7 +45,7 @@ def finetune(
             end_line()
             print("\n".join([*lines, f"stopped: {out}" if interrupted else f"Look at {out / 'report.html'}"]))
     if interrupted:
-        raise typer.Exit(143)
+        raise typer.Exit(STOPPED)
 
 
 def _figures(values: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ def convert(
     out: Annotated[Path, typer.Argument(help="The checkpoint folder (or released file) to write.")],
     mode: Annotated[str | None, typer.Option(help="For fine-tuned checkpoints: audio, visual or audiovisual.")] = None,
     heads: Annotated[int | None, typer.Option(min=1, help="Attention heads, where they are not 64 wide.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of what a MAE checkpoint lacks (predictor, heads).")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of what MAE lacks: predictor, heads; training draws its own.")] = 0,
 ) -> None:
     """Bring in MAE or released EquiAV weights (.pth, .safetensors), or write ours in the released format."""
     from equiav import convert as conversion

@@ -22,14 +22,14 @@ def demo(
     Run it again to resume an interrupted demo. Writes checkpoints/, results.json and report.html.
     """
     from equiav.demo import run_demo
-    from equiav.training.launch import Stopped
+    from equiav.training.launch import STOPPED, Stopped
 
     try:
         report = run_demo(out, tuple(overrides or ()), say)
     except Stopped as error:
         end_line()
         print(f"stopped: {out}; run it again to go on", file=sys.stderr)
-        raise typer.Exit(143) from error
+        raise typer.Exit(STOPPED) from error
     end_line()
     results = json.loads((out / "results.json").read_text(encoding="utf-8"))
     for way, name in (("audio_to_video", "sound to picture"), ("video_to_audio", "picture to sound")):
@@ -52,6 +52,7 @@ def pretrain(
     from equiav.build_data import resolve
     from equiav.config import load_config
     from equiav.distributed import rank, started, world_size
+    from equiav.training.launch import STOPPED
     from equiav.training.trainer import Trainer
 
     config = load_config(recipe, tuple(overrides or ()))
@@ -69,4 +70,4 @@ def pretrain(
             state = f"stopped at step {outcome.step} of" if outcome.interrupted else "finished"
             print(f"{state} {outcome.total} steps: {out}", file=sys.stderr)
     if outcome.interrupted:
-        raise typer.Exit(143)
+        raise typer.Exit(STOPPED)

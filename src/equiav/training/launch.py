@@ -14,7 +14,7 @@ from pathlib import Path
 from equiav.errors import TrainingError
 
 KEPT = 3  # last lines of a run that failed without a reason
-STOPPED = (143, -signal.SIGTERM)  # how a command ends that was told to stop
+STOPPED = 143  # exit code of a command that was told to stop and has saved
 
 
 class Stopped(Exception):
@@ -71,7 +71,7 @@ def run_on_cores(arguments: list[str], *, processes: int, say: Callable[[str], N
             if line.startswith(("step ", "validation ", "resuming ")):
                 say(line.rstrip())
         process.wait()  # still with the signals passed on
-    if told or process.returncode in STOPPED:  # torchrun has a code of its own for having been told
+    if told or process.returncode in (STOPPED, -signal.SIGTERM):  # torchrun has a code of its own for having been told
         raise Stopped
     if process.returncode:
         raise TrainingError(reason or f"training failed (exit code {process.returncode}): " + " | ".join(last))

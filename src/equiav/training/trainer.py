@@ -45,8 +45,13 @@ class Trainer(Run):
         super().__init__(config, out, say, clips=clips, schedule=schedule, model=model, objective=objective)
 
     def _start_from(self, path: Path) -> None:
-        weights = load_checkpoint(path).weights
-        load_strict(self.model, {k: v for k, v in weights.items() if not k.startswith(BANK)}, str(path))
+        checkpoint = load_checkpoint(path)
+        weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
+        if checkpoint.meta.get("kind") == "mae":  # gives encoders; predictor and heads stay as the recipe draws them
+            encoders = tuple(f"{m.value}.f." for m in Modality)
+            given = {k: v for k, v in weights.items() if k.startswith(encoders)}
+            weights = {k: v for k, v in self.model.state_dict().items() if not k.startswith(encoders)} | given
+        load_strict(self.model, weights, str(path))
 
     def _gradient(self, batch: Batch) -> Taken:
         cfg = self.config
