@@ -25,7 +25,7 @@ def step_parts(r: dict[str, Any]) -> Made:
 def memory(r: dict[str, Any]) -> Made:
     rows = []
     for way, runs in r["ways"].items():
-        held = [f"{run['peak_gb']:.1f}" if "peak_gb" in run else run["left_out"] for run in runs.values()]
+        held = [_held(runs.get(str(n))) for n in r["batches"]]
         clip = [run["cpu_seconds"] / int(n) for n, run in runs.items() if "cpu_seconds" in run]
         rows.append([WAYS[way], *held, f"{min(clip):.1f}-{max(clip):.1f}" if clip else ""])
     header = ["peak memory of a step, GB", *(f"{n} clips" for n in r["batches"]), "CPU-s per clip"]
@@ -35,6 +35,13 @@ def memory(r: dict[str, Any]) -> Made:
         "The same gradients every way (`tests/training/test_memory_options.py`)."
     )
     return header, rows, note
+
+
+def _held(run: dict[str, Any] | None) -> str:
+    """A cell; blank where nothing was run."""
+    if run is None:
+        return ""
+    return f"{run['peak_gb']:.1f}" if "peak_gb" in run else str(run["left_out"])
 
 
 def token_speed(r: dict[str, Any]) -> Made:
