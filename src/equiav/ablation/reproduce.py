@@ -44,9 +44,8 @@ commands are here, the data and the machines are not.
 test split. One recipe serves every row of the world. What was tried for it, on the validation split and before any test
 result: one rate, on a larger model for 300 steps (plain contrast; EquiAV was stopped, too slow), then on this one for
 600 steps (plain contrast and EquiAV), which was kept. Follow-up 3 is there to look at half and twice that rate; it is
-a check and changes no recipe. Seeds change initial weights, order and draws; the scenes are the same, so that intervals do not cover
-another world. Differences are paired over seeds and come with the 95 % interval of
-Student's t; one is called a difference, and set in bold, only if its interval excludes zero. Then the paper's order
+a check and changes no recipe. Seeds change initial weights, order and draws; the scenes are the same, so that intervals
+do not cover another world. Differences are paired over seeds and come with the 95 % interval of Student's t; one is called a difference, and set in bold, only if its interval excludes zero. Then the paper's order
 *holds* or is *reversed*; otherwise the rows are *not told apart*. Intervals are not corrected for their number: of
 twenty comparisons without any effect, one is expected to look like a difference.
 
