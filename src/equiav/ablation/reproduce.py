@@ -45,9 +45,10 @@ test split. One recipe serves every row of the world. What was tried for it, on 
 result: one rate, on a larger model for 300 steps (plain contrast; EquiAV was stopped, too slow), then on this one for
 600 steps (plain contrast and EquiAV), which was kept. Follow-up 3 is there to look at half and twice that rate; it is
 a check and changes no recipe. Seeds change initial weights, order and draws; the scenes are the same, so that intervals
-do not cover another world. Differences are paired over seeds and come with the 95 % interval of Student's t; one is called a difference, and set in bold, only if its interval excludes zero. Then the paper's order
-*holds* or is *reversed*; otherwise the rows are *not told apart*. Intervals are not corrected for their number: of
-twenty comparisons without any effect, one is expected to look like a difference.
+do not cover another world. Differences are paired over seeds and come with the 95 % interval of Student's t; one is
+called a difference, and set in bold, only if its interval excludes zero. Then the paper's order *holds* or is
+*reversed*; otherwise the rows are *not told apart*. Intervals are not corrected for their number: of twenty
+comparisons without any effect, one is expected to look like a difference.
 
 **Before the paper's scale.** Its recipes look for prepared sets under `data/` and for the MAE authors' ViT-B weights
 under `weights/`; the two retrieval lists, `data/audioset_retrieval.json` and `data/vggsound_retrieval.json`, are those
