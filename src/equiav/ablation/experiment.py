@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from equiav.config import refusal
 from equiav.errors import ConfigError
-from equiav.sections import Section
+from equiav.sections.section import Section
 
 ScaleName = Literal["world", "real", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
