@@ -94,6 +94,15 @@ def test_stored_frames_are_those_of_the_stated_times(whole):
         assert shown == [int(t * 10 + 1e-3) for t in times]
 
 
+def test_clips_behind_the_first_of_a_shard_are_found(media, tmp_path):
+    """Members are stored by their offset in the shard; a wrong one would fail its checksum."""
+    prepare(find_sources(media / "day0"), tmp_path, workers=1, clip_seconds=1.0, short_side=48)
+    data = ShardDataset(tmp_path, None)
+    assert len({clip.shard for clip in Index(tmp_path).rows()}) < len(data)
+    for place in range(len(data)):
+        assert data.sample(place, 9).waveform.any()
+
+
 def test_statistics_are_those_of_the_training_clips(whole):
     data = ShardDataset(whole, "train")
     bank = FilterBank()
