@@ -4,9 +4,7 @@ import pytest
 
 from equiav.build import build_model
 from equiav.inference import save_model
-from equiav.web.bounds import Bounds
-from equiav.web.opening import open_collection
-from equiav.web.service import Service
+from equiav.web import Bounds, Service, open_collection
 from tests.training.small import small_config
 
 

@@ -10,10 +10,18 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from equiav.errors import EquiAVError
-from equiav.web import server
-from equiav.web.bounds import Bounds
-from equiav.web.gate import Gate, stored_bytes
-from equiav.web.server import listening, own_folder, require_gradio, stay_at_home, sweep, swept
+from equiav.web import (
+    Bounds,
+    Gate,
+    listening,
+    own_folder,
+    require_gradio,
+    server,
+    stay_at_home,
+    stored_bytes,
+    sweep,
+    swept,
+)
 
 
 def old(path, seconds=100):

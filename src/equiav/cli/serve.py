@@ -28,11 +28,8 @@ def serve(
 
     Without INDEX it shows held-out scenes of the demo (after `make demo`). Needs `pip install equiav[web]`.
     """
-    from equiav.web.bounds import Bounds
-    from equiav.web.opening import open_collection
-    from equiav.web.server import require_gradio
-    from equiav.web.server import serve as run
-    from equiav.web.service import Service
+    from equiav.web import Bounds, Service, open_collection, require_gradio
+    from equiav.web import serve as run
 
     require_gradio()
     opened, embedder = open_collection(index, model, say)

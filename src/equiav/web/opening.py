@@ -8,7 +8,7 @@ from pathlib import Path
 from equiav.checkpoint import CONFIG, resolve
 from equiav.errors import EquiAVError
 from equiav.inference import Embedder, load_model
-from equiav.search.index import INDEX, Index
+from equiav.search import INDEX, Index
 from equiav.web.scenes import demo_index
 
 

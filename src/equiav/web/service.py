@@ -12,15 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equiav.errors import MediaError
-from equiav.evaluation.localisation import localise
-from equiav.evaluation.localisation_report import overlay, pixels, scale_of
+from equiav.evaluation import localise, overlay, pixels, scale_of
 from equiav.inference import Embedder
 from equiav.inference.items import PICTURES, excerpt, frames_of, waveform_of
-from equiav.media.container import Limits
-from equiav.media.decode import open_media, stacked
-from equiav.search.index import Index
-from equiav.search.query import ask
-from equiav.search.records import Hit
+from equiav.media import Limits, open_media, stacked
+from equiav.search import Hit, Index, ask
 from equiav.web.bounds import MEGABYTE, Bounds, spoken
 
 Kind = Literal["audio", "image", "video"]
