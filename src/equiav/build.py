@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
@@ -21,22 +29,55 @@ from equiav.config import (
     AudioConfig,
     AugmentConfig,
     BankConfig,
+    CavMaeConfig,
     ClassifierConfig,
     Config,
     EncoderConfig,
     FinetuneConfig,
     HeadsConfig,
     ModelConfig,
+    PairedConfig,
     PredictorConfig,
+    ShardsConfig,
     VisualConfig,
 )
-from equiav.errors import ConfigError
-from equiav.media import FilterBank, Inputs
+from equiav.data import (
+    MANIFEST,
+    META,
+    SHARDS,
+    CavMaeDataset,
+    Dataset,
+    Difficulty,
+    LabelledDataset,
+    Labels,
+    PairedDataset,
+    PairedSet,
+    Schedule,
+    ShardDataset,
+    Subset,
+    World,
+    WorldDataset,
+    balanced_weights,
+    hold_out,
+    labels_of,
+    read_cavmae,
+    read_classes,
+    read_meta,
+    read_paired,
+    read_retrieval_list,
+    read_weights,
+    select,
+    vocabulary,
+)
+from equiav.errors import ConfigError, DataError
+from equiav.losses import IntraLoss, equimod, nt_xent
+from equiav.media import HOP_SECONDS, FilterBank, ImageInput, InputTransform, SpectrogramInput
 from equiav.models import (
     SIZES,
     AttentionPredictor,
     Branch,
     Classifier,
+    Encoder,
     EquiAV,
     HypernetworkPredictor,
     LinearPredictor,
@@ -47,10 +88,46 @@ from equiav.models import (
     initialise,
     modalities,
 )
+from equiav.objectives import ClassificationObjective, EquiAVObjective, Objective
 from equiav.randomness import stream
-from equiav.types import Modality
+from equiav.types import AUDIO, SPLITS, VISUAL, Modality, Split
 
-D_T = {Modality.AUDIO: 24, Modality.VISUAL: 18}
+SMALL = 1000  # clips: fewer are not enough to learn much from
+
+
+# Names in recipes
+
+
+def named(name: str, what: str) -> Any:
+    """What `module:attribute` in a recipe stands for: your own loss, encoder, objective, dataset, modality.
+
+    Only modules that were imported already are looked at: no recipe or checkpoint can make this process run code.
+    """
+    module, _, attribute = name.partition(":")
+    found = getattr(sys.modules.get(module), attribute, None) if attribute else None
+    if found is None:
+        raise ConfigError(
+            f"{what}: {name!r} is not known; a name of your own is module:attribute of a module that was imported "
+            f"(`import {module}`, or `equiav --import {module} ...`)"
+        )
+    return found
+
+
+# Modalities and models
+
+
+@dataclass(frozen=True)
+class ModalitySpec:
+    """What a modality is: how raw input becomes encoder input, how it is augmented, and its encoder."""
+
+    inputs: InputTransform
+    augment: Pipeline
+    encoder: Encoder
+
+
+def modalities_of(config: Config) -> tuple[Modality, ...]:
+    """The modalities of a recipe, in the order of its branches."""
+    return (AUDIO, VISUAL, *config.modalities)
 
 
 def encoder_size(cfg: EncoderConfig) -> Size:
@@ -60,10 +137,30 @@ def encoder_size(cfg: EncoderConfig) -> Size:
     return Size(cfg.width or 0, cfg.depth or 0, cfg.heads or 0)  # the recipe was checked: none is missing
 
 
-def build_encoder(config: Config, modality: Modality) -> ViT:
-    """f_a or f_v. The audio encoder looks at frequency as rows and time as columns."""
-    cfg, audio, visual = config.model.encoder, config.audio, config.visual
-    is_audio = modality is Modality.AUDIO
+def build_inputs(config: Config) -> dict[Modality, InputTransform]:
+    """From raw inputs to what the encoders take, by modality."""
+    audio = config.audio
+    inputs: dict[Modality, InputTransform] = {
+        AUDIO: SpectrogramInput(build_filter_bank(audio), audio.mean, audio.std),
+        VISUAL: ImageInput(),
+    }
+    return inputs | {m: build_modality(config, m).inputs for m in config.modalities}
+
+
+def build_filter_bank(cfg: AudioConfig) -> FilterBank:
+    """The spectrogram of the recipe."""
+    return FilterBank(cfg.sample_rate, cfg.frames, cfg.bins, cfg.padding)
+
+
+def build_encoder(config: Config, modality: Modality) -> Encoder:
+    """f of one modality. The audio encoder looks at frequency as rows and time as columns."""
+    if modality in config.modalities:
+        return build_modality(config, modality).encoder
+    cfg, audio, visual = config.model.encoder_of(modality), config.audio, config.visual
+    is_audio = modality == AUDIO
+    if cfg.kind != "vit":
+        encoder: Encoder = named(cfg.kind, "model.encoder.kind")(config, modality, **cfg.options)
+        return encoder
     return ViT(
         encoder_size(cfg),
         input_size=(audio.bins, audio.frames) if is_audio else (visual.size, visual.size),
@@ -71,8 +168,20 @@ def build_encoder(config: Config, modality: Modality) -> ViT:
         channels=1 if is_audio else 3,
         mlp_ratio=cfg.mlp_ratio,
         eps=cfg.norm_eps,
+        time_first=is_audio,
         norm_augmented=cfg.norm_augmented,
         checkpoint_activations=config.train.checkpoint_activations,
+    )
+
+
+def build_modality(config: Config, modality: Modality) -> ModalitySpec:
+    """The specification of one modality: the two of the paper, or one of your own by `module:attribute`."""
+    if modality in config.modalities:
+        cfg = config.modalities[modality]
+        spec: ModalitySpec = named(cfg.kind, f"modalities.{modality}.kind")(config, **cfg.options)
+        return spec
+    return ModalitySpec(
+        build_inputs(config)[modality], build_pipelines(config)[modality], build_encoder(config, modality)
     )
 
 
@@ -87,25 +196,28 @@ def build_predictor(cfg: PredictorConfig, width: int, d_t: int, eps: float) -> n
             return LinearPredictor(width, d_t)
         case "hypernetwork":
             return HypernetworkPredictor(width, d_t, hidden=cfg.query_width, bases=cfg.bases)
-        case never:
-            assert_never(never)
+        case other:
+            predictor: nn.Module = named(other, "model.predictor.kind")(width, d_t)
+            return predictor
 
 
 def build_branch(config: Config, modality: Modality) -> Branch:
     """Encoder, predictor and heads of one modality."""
-    width, eps, heads = encoder_size(config.model.encoder).width, config.model.encoder.norm_eps, config.model.heads
+    encoder = build_encoder(config, modality)
+    eps, heads = config.model.encoder.norm_eps, config.model.heads
+    d_t = len(build_vector_source(config, modality).slots)
     return Branch(
-        modality,
-        build_encoder(config, modality),
-        build_predictor(config.model.predictor, width, D_T[modality], eps),
-        ProjectionHead(width, heads.hidden, heads.intra, eps),
-        ProjectionHead(width, heads.hidden, heads.inter, eps),
+        encoder,
+        build_predictor(config.model.predictor, encoder.width, d_t, eps),
+        ProjectionHead(encoder.width, heads.hidden, heads.intra, eps),
+        ProjectionHead(encoder.width, heads.hidden, heads.inter, eps),
     )
 
 
 def build_model(config: Config) -> EquiAV:
-    """Both branches, initialised from the recipe's seed."""
-    model = EquiAV(build_branch(config, Modality.AUDIO), build_branch(config, Modality.VISUAL))
+    """One branch per modality, initialised from the recipe's seed."""
+    branches = {m: build_branch(config, m) for m in modalities_of(config)}
+    model = EquiAV(branches, config.objective.representation)
     if not next(model.parameters()).is_meta:
         initialise(model, stream(config.seed, 0, "weights"))
     return model
@@ -117,15 +229,14 @@ def build_classifier(config: Config) -> Classifier:
     if cfg is None or cfg.classes is None:
         raise ConfigError("this recipe has no classifier section, or does not say for how many classes")
     encoders = {m: build_encoder(config, m) for m in modalities(cfg.mode)}
-    width, heads = encoder_size(config.model.encoder).width, config.model.heads
-    eps = config.model.encoder.norm_eps
+    heads, eps = config.model.heads, config.model.encoder.norm_eps
     projections: dict[Modality, nn.Module] = {}
-    for m in encoders:
+    for m, encoder in encoders.items():
         match cfg.projection:
             case "linear":
-                projections[m] = nn.Linear(width, heads.inter)
+                projections[m] = nn.Linear(encoder.width, heads.inter)
             case "mlp":
-                projections[m] = ProjectionHead(width, heads.hidden, heads.inter, eps)
+                projections[m] = ProjectionHead(encoder.width, heads.hidden, heads.inter, eps)
             case "none":
                 pass
             case never:
@@ -135,32 +246,37 @@ def build_classifier(config: Config) -> Classifier:
     return classifier
 
 
-def build_pipelines(cfg: AugmentConfig) -> dict[Modality, Pipeline]:
-    """The augmentations of both modalities in the paper's layout."""
-    return {
-        Modality.AUDIO: audio_pipeline(**cfg.audio.model_dump()),
-        Modality.VISUAL: visual_pipeline(**cfg.visual.model_dump()),
+# Augmentations and objectives
+
+
+def build_pipelines(config: Config) -> dict[Modality, Pipeline]:
+    """The augmentations of every modality; the paper's two in the paper's layout."""
+    cfg = config.augment
+    pipelines = {
+        AUDIO: audio_pipeline(**cfg.audio.model_dump()),
+        VISUAL: visual_pipeline(**cfg.visual.model_dump()),
     }
+    return pipelines | {m: build_modality(config, m).augment for m in config.modalities}
 
 
 def build_finetuning_pipelines(cfg: FinetuneConfig) -> dict[Modality, Pipeline]:
-    """What inputs go through while a classifier is trained: shift and masks on sound, crop and flip on pictures."""
+    """What inputs go through while a classifier is trained: shift and masks on audio, crop and flip on frames."""
     audio, visual = cfg.audio, cfg.visual
-    sound: dict[str, Augmentation] = {
+    heard: dict[str, Augmentation] = {
         "shift": TimeShift(p=audio.shift),
         "specaugment": SpecAugment(audio.mask_time, audio.mask_frequency, p=audio.mask),
     }
-    picture: dict[str, Augmentation] = {"flip": HorizontalFlip(p=visual.flip)}
+    seen: dict[str, Augmentation] = {"flip": HorizontalFlip(p=visual.flip)}
     if visual.crop_area is not None:
-        picture = {"crop": RandomResizedCrop(visual.crop_area, visual.crop_aspect), **picture}
-    return {Modality.AUDIO: Pipeline(sound, tuple(sound)), Modality.VISUAL: Pipeline(picture, tuple(picture))}
+        seen = {"crop": RandomResizedCrop(visual.crop_area, visual.crop_aspect), **seen}
+    return {AUDIO: Pipeline(heard, tuple(heard)), VISUAL: Pipeline(seen, tuple(seen))}
 
 
 def build_vector_source(config: Config, modality: Modality) -> VectorSource:
-    """Where the vectors of one modality come from, in the layout the model was trained with."""
+    """Where the augmentation vectors of one modality come from, in the layout the model was trained with."""
     match config.augment.layout:
         case "paper":
-            return build_pipelines(config.augment)[modality]
+            return build_pipelines(config)[modality]
         case "released":
             return ReleasedVectors(modality, config.audio.frames, config.audio.bins, config.visual.size)
         case never:
@@ -169,18 +285,54 @@ def build_vector_source(config: Config, modality: Modality) -> VectorSource:
 
 def build_bank(config: Config, modality: Modality) -> Tensor:
     """The fixed bank of vectors (S, d_t) that evaluation uses for the centroid."""
-    rng = stream(config.bank.seed, 0, f"bank/{modality.value}")
+    rng = stream(config.bank.seed, 0, f"bank/{modality}")
     return build_vector_source(config, modality).vectors(1, config.bank.size, rng)[0]
 
 
-def build_filter_bank(cfg: AudioConfig) -> FilterBank:
-    """The spectrogram of the recipe."""
-    return FilterBank(cfg.sample_rate, cfg.frames, cfg.bins, cfg.padding)
+def build_intra_loss(name: str) -> IntraLoss:
+    """The intra-modal loss of a recipe, a function of (z_hat, z', tau)."""
+    match name:
+        case "nt_xent":
+            return nt_xent
+        case "equimod":
+            return equimod
+        case other:
+            loss: IntraLoss = named(other, "objective.loss")
+            return loss
 
 
-def build_inputs(cfg: AudioConfig) -> Inputs:
-    """From waveforms and frames to what the encoders want."""
-    return Inputs(build_filter_bank(cfg), cfg.mean, cfg.std)
+def build_objective(config: Config, model: EquiAV) -> Objective:
+    """The training method of a recipe around its model."""
+    cfg = config.objective
+    if cfg.kind != "equiav":
+        objective: Objective = named(cfg.kind, "objective.kind")(config, model, **cfg.options)
+        return objective
+    return EquiAVObjective(
+        model,
+        build_pipelines(config),
+        build_inputs(config),
+        intra=cfg.intra,
+        inter=cfg.inter,
+        loss=build_intra_loss(cfg.loss),
+        tau=cfg.temperature,
+        weights=cfg.weights.model_dump(),
+        strategy=cfg.strategy,
+        representations=cfg.representations,
+        keep_tokens=cfg.keep_tokens,
+    )
+
+
+def build_classification(config: Config) -> ClassificationObjective:
+    """The fine-tuning method of a recipe."""
+    _, tune = finetuning_sections(config)
+    return ClassificationObjective(
+        build_classifier(config),
+        build_finetuning_pipelines(tune),
+        build_inputs(config),
+        loss=tune.loss,
+        label_smoothing=tune.label_smoothing,
+        drop_path=tune.drop_path,
+    )
 
 
 def released_config(sizes: ReleasedSizes, mode: str | None = None) -> Config:
@@ -208,3 +360,245 @@ def released_config(sizes: ReleasedSizes, mode: str | None = None) -> Config:
         augment=AugmentConfig(layout="released"),
         bank=BankConfig(),
     )
+
+
+# Data
+
+
+@lru_cache(maxsize=2)
+def _paired_set(path: str, size: int, seconds: float, sample_rate: int) -> PairedSet:
+    """Read once, however many splits are asked for."""
+    return read_paired(Path(path), size=size, seconds=seconds, sample_rate=sample_rate)
+
+
+def build_dataset(config: Config, split: Split) -> Dataset:
+    """The clips of one split."""
+    data, size, rate = config.data, config.visual.size, config.audio.sample_rate
+    match data.kind:
+        case "world":
+            difficulty = Difficulty(
+                max_things=data.max_things, max_sounding=data.max_sounding, another=data.another, duet=data.duet
+            )
+            world = World(data.seed, size, data.seconds, rate, difficulty=difficulty)
+            starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
+            used = min(data.used or data.count, data.count)
+            counts = {"train": used, "validation": data.validation, "test": data.test}
+            return WorldDataset(world, starts[split], counts[split])
+        case "paired":
+            source = _paired_set(data.path, size, data.seconds, rate)
+            return PairedDataset(source, split, data.anchor, data.partners, config.seed)
+        case "shards":
+            folder = data.test if split == "test" and data.test else data.path
+            return ShardDataset(Path(folder), split, size=size)
+        case "cavmae":
+            listed = {"train": data.train, "validation": data.validation, "test": data.test}[split]
+            if listed is None:
+                raise DataError("data.test: this recipe names no test file; set it, or ask for the validation split")
+            seconds = config.audio.frames * HOP_SECONDS
+            entries = read_cavmae(Path(listed))
+            return CavMaeDataset(entries, size, seconds=seconds, sample_rate=rate, fallback=data.fallback)
+        case other:
+            dataset: Dataset = named(other, "data.kind")(config, split, **data.options)
+            return dataset
+
+
+def present_splits(config: Config) -> frozenset[Split]:
+    """Which splits the data have."""
+    data = config.data
+    if isinstance(data, CavMaeConfig) and data.test is None:
+        return frozenset(SPLITS) - {"test"}
+    if isinstance(data, ShardsConfig):
+        counts = read_meta(Path(data.path))["splits"]
+        return frozenset(name for name in SPLITS if counts.get(name) or (name == "test" and data.test))
+    return frozenset(SPLITS)
+
+
+def listed_clips(clips: Dataset, path: Path) -> tuple[Dataset, str]:
+    """The clips of a dataset that a published retrieval list names, and a line on how many of them are there."""
+    found = select([clips.clip(i).source for i in range(len(clips))], read_retrieval_list(path))
+    if not found.rows:
+        raise DataError(f"{path}: none of its {len(found.missing)} clips is among the {len(clips)} given")
+    return Subset(clips, found.rows), found.line()
+
+
+def with_data(config: Config, path: Path | None) -> Config:
+    """The recipe with its data elsewhere: a prepared folder, or a collection paired by class (tar or folder)."""
+    if path is None:
+        return config
+    prepared = (path / META).exists() or (path / SHARDS).exists()
+    kind = PairedConfig if path.is_file() or ((path / MANIFEST).exists() and not prepared) else ShardsConfig
+    if isinstance(config.data, kind):
+        moved = {"path": str(path)} | ({"test": None, "fold": None} if isinstance(config.data, ShardsConfig) else {})
+        return config.model_copy(update={"data": config.data.model_copy(update=moved)})
+    return config.model_copy(update={"data": kind(path=str(path))})
+
+
+def build_schedule(config: Config, clips: Dataset) -> Schedule:
+    """Which clips a step sees; balanced by class, or apart by source video, where the recipe says so."""
+    weights, groups = None, None
+    data = config.data
+    if data.balanced:
+        weights = balanced_weights(labels_of(clips))
+        if not float(weights.sum()):
+            raise ConfigError("data.balanced needs labels, and these clips have none")
+    if isinstance(data, CavMaeConfig) and data.weights is not None:
+        weights = read_weights(Path(data.weights), clips=len(clips))
+    if isinstance(data, ShardsConfig) and data.one_per_source:
+        groups = tuple(clips.clip(i).group for i in range(len(clips)))
+    return Schedule(len(clips), clips.frames, config.train.batch, config.seed, weights, groups)
+
+
+def with_statistics(config: Config) -> Config:
+    """The recipe with the spectrogram's statistics of its data, where it asks for them."""
+    data = config.data
+    if not isinstance(data, ShardsConfig) or data.statistics != "data":
+        return config
+    found = read_meta(Path(data.path))["spectrogram"]
+    if found["mean"] is None:
+        raise ConfigError(f"{data.path}: was prepared without sound; set data.statistics=recipe")
+    audio = config.audio.model_copy(update={"mean": found["mean"], "std": found["std"]})
+    return config.model_copy(update={"audio": audio})
+
+
+def _shrunk(config: Config, clips: int, processes: int) -> tuple[Config, list[str]]:
+    """The recipe with a batch that so many clips can fill, where it allows that."""
+    if not config.train.shrink_batch or clips >= config.train.batch:
+        return config, []
+    batch = max(processes, clips // processes * processes)
+    config = config.model_copy(update={"train": config.train.model_copy(update={"batch": batch})})
+    return config, [f"{clips} clips for training: the batch shrinks to {batch}"]
+
+
+def resolve(config: Config, processes: int) -> tuple[Config, list[str]]:
+    """The recipe with what only the data can tell filled in, and what a person should know about it."""
+    config = with_statistics(config)
+    if not config.train.shrink_batch:
+        return config, []
+    count = len(build_dataset(config, "train"))
+    config, notices = _shrunk(config, count, processes)
+    if count < SMALL:
+        notices.append(
+            f"{count} clips are few: expect the model to tell these clips apart, not to know the world; "
+            "start from given weights (weights=...) or add videos"
+        )
+    return config, notices
+
+
+# Labelled data
+
+
+@dataclass(frozen=True)
+class LabelledSplits:
+    """What a classifier is trained on, chosen on, and evaluated on once; `test` None: the data have no such split."""
+
+    classes: Labels
+    train: LabelledDataset
+    validation: LabelledDataset
+    test: LabelledDataset | None
+
+
+def finetuning_sections(config: Config) -> tuple[ClassifierConfig, FinetuneConfig]:
+    """The two sections that only fine-tuning has, or a refusal."""
+    if config.classifier is None or config.finetune is None:
+        missing = "classifier" if config.classifier is None else "finetune"
+        raise ConfigError(f"{missing}: a fine-tuning recipe has this section; see configs/finetune/")
+    return config.classifier, config.finetune
+
+
+def build_splits(config: Config) -> LabelledSplits:
+    """All splits of a fine-tuning recipe; a label that is no class is refused before anything is trained."""
+    _, finetune = finetuning_sections(config)
+    clips, rows = _part(config, "train")
+    if finetune.classes_file:
+        classes = read_classes(Path(finetune.classes_file))
+    else:
+        known = rows
+        if not _published(config, "validation"):
+            known = np.concatenate([rows, _part(config, "validation")[1]])
+        classes = vocabulary(clips if len(known) == len(clips) else Subset(clips, known))
+    test = build_labelled(config, "test", classes) if _published(config, "test") else None
+    splits = LabelledSplits(
+        classes, build_labelled(config, "train", classes), build_labelled(config, "validation", classes), test
+    )
+    if finetune.loss == "ce":
+        for part in (splits.train, splits.validation):
+            empty = (part.targets().sum(dim=1) == 0).nonzero()
+            if len(empty):
+                name = part.clip(int(empty[0])).id
+                raise DataError(f"clip {name} has no label, and finetune.loss=ce needs one a clip")
+    return splits
+
+
+def build_labelled(config: Config, split: Split, classes: Labels) -> LabelledDataset:
+    """One split with the classes of a classifier."""
+    if config.finetune is None:  # an imported classifier: its recipe says nothing about how it was trained
+        config = config.model_copy(update={"finetune": FinetuneConfig(loss="bce", metric="mAP")})
+    classifier, _ = finetuning_sections(config)
+    clips, rows = _part(config, split)
+    wanted = modalities(classifier.mode)
+    if VISUAL in wanted and clips.frames == 0:
+        raise DataError(f"these clips hold no frames, which classifier.mode={classifier.mode} needs")
+    return LabelledDataset(clips, rows, classes, wanted)
+
+
+def resolve_finetuning(config: Config, splits: LabelledSplits, processes: int) -> tuple[Config, list[str]]:
+    """The recipe with what only the data can tell filled in, and what a person should know about it."""
+    classifier, _ = finetuning_sections(config)
+    count = len(splits.classes)
+    if classifier.classes not in (None, count):
+        raise ConfigError(f"classifier.classes is {classifier.classes}, but the data have {count} classes")
+    config = with_statistics(config)
+    config = config.model_copy(update={"classifier": classifier.model_copy(update={"classes": count})})
+    clips = len(splits.train)
+    config, notices = _shrunk(config, clips, processes)
+    if not _published(config, "validation"):
+        notices.append(
+            f"no validation split: {len(splits.validation)} of {clips + len(splits.validation)} training clips "
+            "are held out for it, by source"
+        )
+    if splits.test is None:
+        notices.append("no test split: the chosen weights are judged on validation only")
+    return config, notices
+
+
+def _published(config: Config, split: Split) -> bool:
+    """Whether the data themselves have this split, as fine-tuning uses it."""
+    data = config.data
+    instead = finetuning_sections(config)[1].test_split == "validation"
+    if not isinstance(data, ShardsConfig):
+        if instead:
+            raise ConfigError("finetune.test_split=validation is for prepared folders (data.kind: shards)")
+        return split in present_splits(config)
+    if data.fold is not None or (instead and split == "validation"):
+        return split != "validation"
+    if instead and split == "test":
+        split = "validation"
+    folder = Path(data.test if split == "test" and data.test else data.path)
+    return bool(read_meta(folder)["splits"].get(split))
+
+
+def _part(config: Config, split: Split) -> tuple[Dataset, NDArray[np.int64]]:
+    """A dataset, and which of its clips are a split: a share of training where the publishers have no validation."""
+    data = config.data
+    classifier, finetune = finetuning_sections(config)
+    if isinstance(data, PairedConfig) and classifier.mode != "audiovisual":
+        anchor = "sound" if classifier.mode == "audio" else "image"
+        config = config.model_copy(update={"data": data.model_copy(update={"anchor": anchor})})
+    if not isinstance(data, ShardsConfig) or (data.fold is None and _published(config, "validation")):
+        clips = build_dataset(config, split)
+        return clips, np.arange(len(clips))
+    if data.fold is None and split == "test":
+        clips = build_dataset(config, finetune.test_split)
+        return clips, np.arange(len(clips))
+    whole = ShardDataset(Path(data.path), None if data.fold else "train", size=config.visual.size)
+    rows = np.arange(len(whole))
+    if data.fold is not None:
+        folds = np.array([whole.info(i).get("fold") or 0 for i in range(len(whole))])
+        if data.fold not in folds:
+            known = ", ".join(map(str, sorted(set(folds.tolist()) - {0}))) or "none"
+            raise DataError(f"{data.path}: no fold {data.fold}; its folds are {known}")
+        if split == "test":
+            return whole, rows[folds == data.fold]
+        rows = rows[folds != data.fold]
+    held = hold_out([whole.clip(int(i)).group for i in rows], finetune.validation_share)
+    return whole, rows[held] if split == "validation" else rows[~held]

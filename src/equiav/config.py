@@ -65,6 +65,7 @@ class Config(Section):
     bank: BankConfig = BankConfig()
     seed: int = 0
     weights: str | None = None
+    modalities: dict[str, Any] = {}
 
 
 def parse_config(tree: Any, where: str) -> Config:

@@ -1,10 +1,9 @@
-"""Modality, and the frozen records that cross the borders between rooms."""
+"""Modalities as keys, and the frozen records that cross the borders between rooms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,13 +11,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-
-class Modality(str, Enum):
-    """The m of the paper: audio (a) or visual (v)."""
-
-    AUDIO = "audio"
-    VISUAL = "visual"
-
+# The m of the paper. A modality is a key of the mappings below; audio and visual are the paper's two, any other string
+# is a further one.
+Modality = str
+AUDIO: Modality = "audio"
+VISUAL: Modality = "visual"
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -30,8 +27,9 @@ class Clip:
     """What is known of a clip, the same record from manifest through shards to index and search hit.
 
     `id` is unique in its collection; `source` names the media file for people and stays the same when files move;
-    `path` is where it lies. Without `seconds` the clip goes on to the end of the file. `split` None: decided by `group`,
-    which keeps what belongs together (clips of one video) in one split. `metadata` are further columns of a manifest.
+    `path` is where it lies. Without `seconds` the clip goes on to the end of the file. `split` None: decided by
+    `group`, which keeps what belongs together (clips of one video) in one split. `metadata` are further columns of a
+    manifest, or facts that a dataset knows about its clips.
     """
 
     id: str
@@ -66,54 +64,61 @@ class DecodedClip:
 
 @dataclass(frozen=True)
 class Sample:
-    """One clip as a dataset gives it: its waveform and one frame."""
+    """One clip as a dataset gives it, by modality: a waveform (samples,) in float32, a frame (3, H, W) in uint8."""
 
-    name: str
-    waveform: Tensor  # (samples,), float32
-    frame: Tensor  # (3, H, W), uint8
+    id: str
+    inputs: Mapping[Modality, Tensor]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a loader gives an objective: padded waveforms, one frame per clip, and where they came from."""
+    """Clips side by side, by modality; inputs of different length are padded with zeros, `lengths` say what counts."""
 
-    names: tuple[str, ...]
-    waveforms: Tensor  # (N, samples), padded with zeros
-    lengths: Tensor  # (N,), samples that count
-    frames: Tensor  # (N, 3, H, W), uint8
+    ids: tuple[str, ...]
+    inputs: Mapping[Modality, Tensor]  # (N, ...)
+    lengths: Mapping[Modality, Tensor] = field(default_factory=dict)  # (N,), of the modalities that were padded
+    targets: Tensor | None = None  # (N, classes), where a classifier is trained
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.ids)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return next(iter(self.inputs.values())).device
+
+    def tensors(self) -> list[Tensor]:
+        """All of its tensors."""
+        return [*self.inputs.values(), *self.lengths.values(), *([] if self.targets is None else [self.targets])]
+
+    def map(self, change: Any) -> Batch:
+        """The same clips with every tensor changed; `change` takes and gives a tensor."""
+        return replace(
+            self,
+            inputs={m: change(x) for m, x in self.inputs.items()},
+            lengths={m: change(x) for m, x in self.lengths.items()},
+            targets=None if self.targets is None else change(self.targets),
+        )
 
     def to(self, device: torch.device | str) -> Batch:
         """The same clips on another device; copies overlap with work where memory is pinned."""
-        moved = (x.to(device, non_blocking=True) for x in (self.waveforms, self.lengths, self.frames))
-        return Batch(self.names, *moved)
+        return self.map(lambda x: x.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
         """The same clips in page-locked memory: what a loader calls before copying to a GPU."""
-        return Batch(self.names, *(x.pin_memory() for x in (self.waveforms, self.lengths, self.frames)))
+        return self.map(lambda x: x.pin_memory())
 
     def rows(self, start: int, stop: int) -> Batch:
         """The clips from `start` up to `stop`, as a batch of their own."""
-        part = slice(start, stop)
-        return Batch(self.names[part], self.waveforms[part], self.lengths[part], self.frames[part])
-
-
-@dataclass(frozen=True)
-class LossTerms:
-    """The three terms of Eq. (16), unweighted, and their weighted sum."""
-
-    inter: Tensor
-    intra_audio: Tensor
-    intra_visual: Tensor
-    total: Tensor
+        return replace(self.map(lambda x: x[start:stop]), ids=self.ids[start:stop])
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Paired embeddings of a set of clips: row i of both sides comes from clip i."""
+    """Embeddings of a set of clips by modality: row i of every modality comes from clip i."""
 
-    names: tuple[str, ...]
-    audio: Tensor  # (N, D)
-    visual: Tensor  # (N, D)
+    ids: tuple[str, ...]
+    vectors: Mapping[Modality, Tensor]  # (N, D)
+
+    def __getitem__(self, modality: Modality) -> Tensor:
+        return self.vectors[modality]

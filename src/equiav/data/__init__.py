@@ -3,15 +3,26 @@
 from equiav.data.assembly import Assembly
 from equiav.data.benchmark_files import Coverage, read_vocabulary
 from equiav.data.benchmarks import NAMES, NEEDS, read_benchmark, read_retrieval_list, select
-from equiav.data.boxes import picture_boxes, squared
 from equiav.data.cavmae import CavMaeDataset, read_cavmae, read_weights
 from equiav.data.cutting import key_of
-from equiav.data.dataset import Chosen, ClipDataset, WorldDataset, collate, evenly_spaced
+from equiav.data.datasets import (
+    Dataset,
+    LabelledDataset,
+    Labels,
+    Subset,
+    WorldDataset,
+    collate,
+    evenly_spaced,
+    hold_out,
+    labels_of,
+    multi_hot,
+    read_classes,
+    squared,
+    vocabulary,
+)
 from equiav.data.finish import merge
 from equiav.data.index import INDEX, META, SHARDS, SKIPPED, Index, read_meta, read_skipped
 from equiav.data.inspection import write_inspection
-from equiav.data.labelled import LabelledClips, Targets, hold_out, read_classes
-from equiav.data.labels import Labels, label_names, multi_hot, one_each, vocabulary
 from equiav.data.loader import Schedule, apart, balanced_weights, evaluation_batches, training_batches
 from equiav.data.manifest import Source, Split, split_of
 from equiav.data.paired import Images, PairedDataset, PairedSet, Sounds, loudest, read_paired
@@ -43,15 +54,14 @@ __all__ = [
     "TEMPI",
     "Assembly",
     "CavMaeDataset",
-    "Chosen",
-    "ClipDataset",
     "Coverage",
+    "Dataset",
     "Difficulty",
     "Entry",
     "Failure",
     "Images",
     "Index",
-    "LabelledClips",
+    "LabelledDataset",
     "Labels",
     "PairedDataset",
     "PairedSet",
@@ -61,7 +71,7 @@ __all__ = [
     "Sounds",
     "Source",
     "Split",
-    "Targets",
+    "Subset",
     "Thing",
     "World",
     "WorldDataset",
@@ -77,13 +87,11 @@ __all__ = [
     "further_columns",
     "hold_out",
     "key_of",
-    "label_names",
+    "labels_of",
     "loudest",
     "merge",
     "multi_hot",
-    "one_each",
     "open_files",
-    "picture_boxes",
     "prepare",
     "read_benchmark",
     "read_cavmae",

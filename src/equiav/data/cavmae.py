@@ -15,9 +15,10 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from equiav.data.benchmark_files import Vocabulary, read_entries
+from equiav.data.datasets import Dataset
 from equiav.errors import DataError, MediaError
 from equiav.media import decode, square
-from equiav.types import Sample
+from equiav.types import AUDIO, VISUAL, Clip, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def read_weights(path: Path, *, clips: int) -> Float[Tensor, " n"]:
 
 
 @dataclass(frozen=True)
-class CavMaeDataset:
+class CavMaeDataset(Dataset):
     """The clips of a data file, decoded when asked for; nothing is extracted anew.
 
     Every clip has `frames` pictures. With `fallback`, a missing one is replaced by the nearest existing one before
@@ -88,13 +89,10 @@ class CavMaeDataset:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def name(self, index: int) -> str:
-        """The clip's video_id."""
-        return self.entries[index].name
-
-    def labels(self, index: int) -> tuple[str, ...]:
-        """The clip's machine names of classes."""
-        return self.entries[index].labels
+    def clip(self, index: int) -> Clip:
+        """The clip's video_id and the machine names of its classes."""
+        entry = self.entries[index]
+        return Clip(entry.name, entry.name, path=entry.wav, seconds=self.seconds, labels=entry.labels, group=entry.name)
 
     def targets(self, vocabulary: Vocabulary) -> Float[Tensor, "n classes"]:
         """One row per clip, 1 where it has the class."""
@@ -115,7 +113,8 @@ class CavMaeDataset:
         waveform = decode(entry.wav, sample_rate=self.sample_rate, seconds=self.seconds).waveform
         if waveform is None:
             raise MediaError(entry.wav, "holds no sound")
-        return Sample(entry.name, waveform, square(_read_picture(self._frame(entry, frame))[None], self.size)[0])
+        image = square(_read_picture(self._frame(entry, frame))[None], self.size)[0]
+        return Sample(entry.name, {AUDIO: waveform, VISUAL: image})
 
     def _frame(self, entry: CavMaeEntry, k: int) -> Path:
         wanted = entry.frame(k)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
 
-from equiav.data.dataset import ClipDataset, collate
+from equiav.data.datasets import Dataset, collate
 from equiav.errors import DataError
 from equiav.randomness import stream
 from equiav.types import Batch, Sample
@@ -85,10 +86,10 @@ def apart(order: Sequence[int], groups: Sequence[str], batch: int) -> list[int]:
     return out
 
 
-class _Requested(Dataset[Sample]):
+class _Requested(TorchDataset[Sample]):
     """A dataset addressed by (clip, frame), as worker processes want it."""
 
-    def __init__(self, clips: ClipDataset) -> None:
+    def __init__(self, clips: Dataset) -> None:
         self.clips = clips
 
     def __getitem__(self, request: Request) -> Sample:
@@ -104,11 +105,11 @@ class _Rows:
     stop: int
     first_row: int
     last_row: int
-    visitors: Callable[[int], list[int]] | None = None
+    further_rows: Callable[[int], list[int]] | None = None
 
     def __iter__(self) -> Iterator[list[Request]]:
         for step, requests in enumerate(self.schedule.requests(self.start, self.stop), self.start):
-            others = self.visitors(step) if self.visitors else []
+            others = self.further_rows(step) if self.further_rows else []
             yield [*requests[self.first_row : self.last_row], *(requests[row] for row in others)]
 
     def __len__(self) -> int:
@@ -123,7 +124,7 @@ def balanced_weights(labels: Sequence[Sequence[str]]) -> Tensor:
 
 
 def training_batches(
-    clips: ClipDataset,
+    clips: Dataset,
     schedule: Schedule,
     *,
     start: int,
@@ -131,16 +132,16 @@ def training_batches(
     rank: int,
     world_size: int,
     workers: int,
-    visitors: Callable[[int], list[int]] | None = None,
+    further_rows: Callable[[int], list[int]] | None = None,
 ) -> DataLoader[Sample]:
     """The batches of steps `start` up to `stop` for one process: its rows of each global batch.
 
-    `visitors` names rows of other processes that a step needs as well (mixup); they stand behind its own.
+    `further_rows` names rows of other processes that a step needs as well (mixup); they stand behind its own.
     """
     if schedule.batch % world_size:
         raise DataError(f"a batch of {schedule.batch} cannot be shared by {world_size} processes; make it a multiple")
     share = schedule.batch // world_size
-    rows = _Rows(schedule, start, stop, rank * share, (rank + 1) * share, visitors)
+    rows = _Rows(schedule, start, stop, rank * share, (rank + 1) * share, further_rows)
     return _loader(clips, rows, workers)
 
 
@@ -149,7 +150,7 @@ def _outlive_sigterm(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _loader(clips: ClipDataset, batches: _Rows | list[list[Request]], workers: int) -> DataLoader[Sample]:
+def _loader(clips: Dataset, batches: _Rows | list[list[Request]], workers: int) -> DataLoader[Sample]:
     return DataLoader(
         _Requested(clips),
         batch_sampler=batches,
@@ -161,7 +162,7 @@ def _loader(clips: ClipDataset, batches: _Rows | list[list[Request]], workers: i
 
 
 def evaluation_batches(
-    clips: ClipDataset,
+    clips: Dataset,
     *,
     batch: int,
     workers: int = 0,

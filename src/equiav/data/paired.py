@@ -18,12 +18,13 @@ from jaxtyping import Float, Int16, Int64, UInt8
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from equiav.data.datasets import Dataset
 from equiav.data.manifest import Split
 from equiav.data.paired_manifest import KINDS, MANIFEST, SPLITS, Entry, Kind, assign_splits, open_files, read_manifest
 from equiav.errors import DataError, MediaError
 from equiav.media import square
 from equiav.randomness import stream
-from equiav.types import Sample
+from equiav.types import AUDIO, VISUAL, Clip, Sample
 
 Anchor = Literal["sound", "image"]
 
@@ -199,8 +200,32 @@ def loudest(sound: Int16[Tensor, " n"], length: int, *, step: int = 160) -> Int1
     return sound[start : start + length]
 
 
+class Items(Dataset):
+    """The audio clips, or the images, of a split each by itself."""
+
+    def __init__(self, items: Sounds | Images, classes: tuple[str, ...]) -> None:
+        self.items, self.classes = items, classes
+        self.modalities = (AUDIO,) if isinstance(items, Sounds) else (VISUAL,)
+
+    def __len__(self) -> int:
+        return len(self.items.names)
+
+    def clip(self, index: int) -> Clip:
+        """Its name and class."""
+        name = self.items.names[index]
+        assert self.classes is not None
+        return Clip(name, name, labels=(self.classes[int(self.items.labels[index])],), group=name)
+
+    def sample(self, index: int, frame: int) -> Sample:
+        """The waveform, or the image."""
+        items = self.items
+        if isinstance(items, Sounds):
+            return Sample(items.names[index], {AUDIO: items.waveform(index)})
+        return Sample(items.names[index], {VISUAL: items.pictures[index]})
+
+
 @dataclass(frozen=True)
-class PairedDataset:
+class PairedDataset(Dataset):
     """Clips put together by class: each item is one sound (or image, as `anchor` says) of a split.
 
     Its "frames" are `partners` images (sounds) of the same class and split, drawn once by (seed, index): frame k is
@@ -239,22 +264,29 @@ class PairedDataset:
         """The items, and what their partners are drawn from."""
         return (self.sounds, self.images) if self.anchor == "sound" else (self.images, self.sounds)
 
+    one_to_one = False
+
     @property
-    def frames(self) -> int:
+    def frames(self) -> int:  # type: ignore[override]
         """How many partners an item has to choose from."""
         return self.partners
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
         """The names of the classes; labels are places in it."""
         return self.source.classes
 
     def __len__(self) -> int:
         return len(self._sides()[0].names)
 
-    def name(self, index: int) -> str:
-        """Path of the item in its collection, without suffix."""
-        return self._sides()[0].names[index]
+    def clip(self, index: int) -> Clip:
+        """The item's path in its collection, without suffix, and its class."""
+        name = self._sides()[0].names[index]
+        return Clip(name, name, labels=(self.classes[self.label(index)],), group=name, split=self.split)
+
+    def sides(self) -> dict[str, Dataset]:
+        """All audio clips, and all images, of the split: no pair is a truth to look for."""
+        return {AUDIO: Items(self.sounds, self.classes), VISUAL: Items(self.images, self.classes)}
 
     def label(self, index: int) -> int:
         """The item's class."""
@@ -270,7 +302,8 @@ class PairedDataset:
         """The item with its partner number `frame`."""
         other = self.partner(index, frame)
         sound, image = (index, other) if self.anchor == "sound" else (other, index)
-        return Sample(self.name(index), self.sounds.waveform(sound), self.images.pictures[image])
+        name = self._sides()[0].names[index]
+        return Sample(name, {AUDIO: self.sounds.waveform(sound), VISUAL: self.images.pictures[image]})
 
     def loss_floor(self, batch: int) -> float:
         """Mean of log(rows of the anchor's class) over batches: InfoNCE of a model that knows the class and no more."""

@@ -8,6 +8,7 @@ import os
 import tarfile
 import zlib
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from equiav.data.datasets import Dataset, squared
 from equiav.data.index import SHARDS, SPLITS, Index, read_meta
 from equiav.data.manifest import Split
 from equiav.errors import DataError
-from equiav.types import Sample
+from equiav.types import AUDIO, VISUAL, Clip, Modality, Sample
 
 JPEG_QUALITY = 90
 FLAC_BLOCK = 16384  # samples; the default of 1152 takes twice as long to decode
@@ -70,7 +72,7 @@ def tar_member(name: str, content: bytes) -> bytes:
     return header + content + bytes(-len(content) % BLOCK)
 
 
-class ShardDataset:
+class ShardDataset(Dataset):
     """The clips of one split of a prepared folder (None: of all), by number; safe to share with worker processes.
 
     Pictures are stored whole and given as squares of `size` pixels: scaled so that the short side fits, then the
@@ -98,9 +100,30 @@ class ShardDataset:
             os.close(descriptor)
 
     @property
-    def frames(self) -> int:
-        """Frames per clip; none where only sound was prepared."""
+    def frames(self) -> int:  # type: ignore[override]
+        """Frames per clip; none where only audio was prepared."""
         return int(self.meta["frames"]) if "video" in self.meta["modalities"] else 0
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:  # type: ignore[override]
+        """What the clips hold."""
+        words = {AUDIO: "audio", VISUAL: "video"}
+        return tuple(m for m, word in words.items() if word in self.meta["modalities"])
+
+    def clip(self, index: int) -> Clip:
+        """What is known of a clip; fold and boxes stand in its description and are read by `info`."""
+        row = self._row(index)
+        start, seconds = (float(x) for x in self.index.times[row])
+        return Clip(
+            id=self.index.text("keys", row),
+            source=self.index.text("names", row),
+            path=Path(self.index.text("paths", row)),
+            start=start,
+            seconds=seconds,
+            labels=self.index.labels(row),
+            split=SPLITS[self.index.split[row]],
+            group=self.index.text("groups", row),
+        )
 
     @property
     def sample_rate(self) -> int:
@@ -162,7 +185,22 @@ class ShardDataset:
 
     def sample(self, index: int, frame: int) -> Sample:
         """The clip's sound and its frame number `frame`; only that picture is decoded."""
-        return Sample(self.name(index), self.waveform(index), self.picture(index, frame))
+        return self.part(index, frame, self.modalities)
+
+    def part(self, index: int, frame: int, modalities: Sequence[Modality]) -> Sample:
+        """Only what is wanted is decoded."""
+        inputs = {}
+        for m in modalities:
+            inputs[m] = self.waveform(index) if m == AUDIO else self.picture(index, frame)
+        return Sample(self.name(index), inputs)
+
+    def boxes(self, index: int, frame: int) -> Float[Tensor, "boxes 4"]:
+        """The publisher's boxes in pixels of the square frame."""
+        shares = self.info(index).get("boxes") or []
+        if not shares:
+            return torch.zeros(0, 4)
+        height, width = self.whole_picture(index, frame).shape[1:]
+        return squared(torch.tensor(shares, dtype=torch.float32), height, width, self.size)
 
     def _row(self, index: int) -> int:
         if not 0 <= index < len(self.rows):

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.data import LabelledClips, evaluation_batches
+from equiav.data import LabelledDataset, evaluation_batches
 from equiav.distributed import everyone, own_share
 from equiav.evaluation.classification import ClassificationMetrics, classification_metrics
-from equiav.media import Inputs, normalise
+from equiav.media import Inputs, encoder_inputs
 from equiav.models import Classifier
-from equiav.types import Modality
+from equiav.types import VISUAL
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Classified:
 @torch.inference_mode()
 def classify_dataset(
     classifier: Classifier,
-    clips: LabelledClips,
+    clips: LabelledDataset,
     inputs: Inputs,
     *,
     single: bool,
@@ -50,17 +50,15 @@ def classify_dataset(
     first, last = own_share(len(clips))
     training = classifier.training
     classifier.eval()
-    frames = list(range(clips.frames)) if all_frames and Modality.VISUAL in clips.wanted else [None]
+    frames = list(range(clips.frames)) if all_frames and VISUAL in clips.modalities else [None]
     looks = []
     for frame in frames:
         parts = []
         for loaded in evaluation_batches(clips, batch=batch, first=first, last=last, frame=frame):
-            given = {m: inputs.before_augmentation(loaded.to(device), m) for m in clips.wanted}
-            x = {m: normalise(v) if m is Modality.VISUAL else v for m, v in given.items()}
-            logits = classifier(x).float().cpu()
+            logits = classifier(encoder_inputs(inputs, loaded.to(device), clips.modalities)).float().cpu()
             parts.append(logits.log_softmax(dim=1) if single else logits)
         looks.append(torch.cat(everyone(parts)))
     classifier.train(training)
     scores = torch.stack(looks).mean(dim=0) if len(looks) > 1 else looks[0]
     # Clones are ordinary tensors, free of inference mode.
-    return Classified(scores.clone(), clips.targets.rows(range(len(clips))))
+    return Classified(scores.clone(), clips.targets())

@@ -1,135 +1,102 @@
-"""What the encoders say about a whole set, in order, from one pass: nothing dropped, nothing padded."""
+"""Tokens and embeddings of a whole dataset, in order, from one pass: nothing dropped, nothing padded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equiav.data import ClipDataset, Images, Sounds, evaluation_batches
+from equiav.data import Dataset, evaluation_batches
 from equiav.distributed import everyone, own_share
-from equiav.media import Inputs
-from equiav.models import EquiAV, Representation, Tokens
+from equiav.evaluation.base import Report, silent
+from equiav.inference import Banks, LoadedModel
+from equiav.media import encoder_inputs
+from equiav.models import Tokens
 from equiav.progress import Countdown
-from equiav.types import Batch, Embeddings, Modality
+from equiav.types import VISUAL, Embeddings, Modality
 
-Say = Callable[[str], None]
-Banks = dict[Modality, Tensor]
-# What to keep of the tokens of a batch: one tensor with a row per clip for each thing wanted.
-Reader = Callable[[Modality, Tokens], list[Tensor]]
-Item = TypeVar("Item")
-
-
-def silent(line: str) -> None:
-    """Says nothing."""
-
-
-def counted(items: Iterable[Item], count: int, what: str, say: Say) -> Iterator[Item]:
-    """The same items; now and then says how many are done and how long the rest will take."""
-    countdown = Countdown(count, say, what)
-    for done, item in enumerate(items, 1):
-        yield item
-        countdown.update(done)
-
-
-def device_of(model: EquiAV) -> torch.device:
-    """Where the model's weights are."""
-    return next(model.parameters()).device
-
-
-def item_batches(
-    sounds: Sounds, images: Images, inputs: Inputs, device: torch.device, batch: int = 64
-) -> Iterator[dict[Modality, Tensor]]:
-    """Sounds and images that no clip joins, as the encoders want them: first all sounds, then all images."""
-    for i in range(0, len(sounds.names), batch):
-        part = sounds.rows(i, i + batch)
-        yield {Modality.AUDIO: inputs.spectrograms(part.samples.to(device).float() / 32768, part.lengths.to(device))}
-    for i in range(0, len(images.names), batch):
-        yield {Modality.VISUAL: inputs.pictures(images.rows(i, i + batch).pictures.to(device))}
-
-
-def half_or_both(batch: Batch, inputs: Inputs, wanted: Iterable[Modality]) -> dict[Modality, Tensor]:
-    """The wanted modalities of a batch as the encoders want them; nothing is worked out for the other."""
-    return {
-        m: inputs.before_augmentation(batch, m) if m is Modality.AUDIO else inputs.pictures(batch.frames)
-        for m in wanted
-    }
+BATCH = 64
+# What to keep of the tokens of a batch: a tensor with a row per clip for each thing wanted.
+Reader = Callable[[Modality, Tokens], Sequence[Tensor]]
 
 
 @torch.inference_mode()
 def read_tokens(
-    model: EquiAV, batches: Iterable[dict[Modality, Tensor]], reader: Reader
-) -> dict[Modality, list[list[Tensor]]]:
-    """Runs each encoder once over the batches and gives, by modality, what the reader kept: [thing][batch]."""
-    training = model.training
-    model.eval()
-    parts: dict[Modality, list[list[Tensor]]] = {}
-    for x in batches:
-        for m, values in x.items():
-            kept = reader(m, model[m].encode(values))
-            for rows, tensor in zip(parts.setdefault(m, [[] for _ in kept]), kept, strict=True):
-                rows.append(tensor.float().cpu())
-    model.train(training)
-    return parts
+    model: LoadedModel,
+    dataset: Dataset,
+    reader: Reader,
+    *,
+    modalities: Sequence[Modality] | None = None,
+    frame: int | None = None,
+    batch: int = BATCH,
+    what: str = "embedding",
+    report: Report = silent,
+) -> dict[Modality, list[Tensor]]:
+    """Runs the encoders once over a dataset and gives, by modality, what the reader kept of the tokens.
 
-
-def embedder(model: EquiAV, banks: Sequence[Banks], representation: Representation) -> Reader:
-    """The reader that keeps the embedding on each of the banks."""
-
-    def read(m: Modality, h: Tokens) -> list[Tensor]:
-        return [model[m].embed_tokens(h, bank[m].to(h.device), representation) for bank in banks]
-
-    return read
+    Each process does a share and all get the whole. The frame is the middle one unless `frame` says another.
+    """
+    wanted = tuple(dataset.modalities if modalities is None else modalities)
+    first, last = own_share(len(dataset))
+    countdown = Countdown(-(-(last - first) // batch), report, what)
+    network = model.model
+    training = network.training
+    network.eval()
+    parts: dict[Modality, list[Sequence[Tensor]]] = {m: [] for m in wanted}
+    for done, loaded in enumerate(evaluation_batches(dataset, batch=batch, first=first, last=last, frame=frame), 1):
+        for m, x in encoder_inputs(model.inputs, loaded.to(model.device), wanted).items():
+            parts[m].append([kept.float().cpu() for kept in reader(m, network.encode(m, x))])
+        countdown.update(done)
+    network.train(training)
+    # Clones are ordinary tensors, free of inference mode: a probe can learn on them.
+    return {m: [torch.cat(rows).clone() for rows in zip(*everyone(of), strict=True)] for m, of in parts.items()}
 
 
 def embed_dataset(
-    model: EquiAV,
-    clips: ClipDataset,
-    inputs: Inputs,
-    banks: Banks,
-    representation: Representation,
-    *,
-    batch: int = 64,
-    all_frames: bool = False,
+    model: LoadedModel, dataset: Dataset, *, all_frames: bool = False, report: Report = silent
 ) -> Embeddings:
-    """Embeddings of every clip on one bank of vectors; see `embed_with_banks`."""
-    return embed_with_banks(model, clips, inputs, [banks], representation, batch=batch, all_frames=all_frames)[0]
+    """Embeddings of every clip on the model's own bank of vectors; see `embed_with_banks`."""
+    return embed_with_banks(model, dataset, [model.banks], all_frames=all_frames, report=report)[0]
 
 
 def embed_with_banks(
-    model: EquiAV,
-    clips: ClipDataset,
-    inputs: Inputs,
+    model: LoadedModel,
+    dataset: Dataset,
     banks: Sequence[Banks],
-    representation: Representation,
     *,
-    batch: int = 64,
     all_frames: bool = False,
-    say: Say = silent,
+    report: Report = silent,
 ) -> list[Embeddings]:
-    """Embeddings of every clip on each of the banks, each process doing a share and all getting the whole.
+    """Embeddings of every clip on each of the banks, by modality; of a dataset paired by class, of each side.
 
-    The encoder runs once per clip (and frame), however many banks there are. The picture is the middle frame, or with
-    `all_frames` the mean of the unit embeddings of every frame.
+    The encoder runs once per clip (and frame), however many banks there are. A clip is seen in its middle frame, or
+    with `all_frames` as the mean of the unit embeddings of every frame.
     """
-    first, last = own_share(len(clips))
-    count, device = -(-(last - first) // batch), device_of(model)
 
-    def one_pass(frame: int | None, wanted: tuple[Modality, ...], what: str) -> dict[Modality, list[Tensor]]:
-        loaded = evaluation_batches(clips, batch=batch, first=first, last=last, frame=frame)
-        given = (half_or_both(part.to(device), inputs, wanted) for part in counted(loaded, count, what, say))
-        parts = read_tokens(model, given, embedder(model, banks, representation))
-        nothing: list[list[Tensor]] = [[] for _ in banks]  # a process may have no share of a small set
-        return {m: [torch.cat(everyone(rows)) for rows in parts.get(m, nothing)] for m in wanted}
+    def reader(m: Modality, h: Tokens) -> list[Tensor]:
+        return [model.model.embed_tokens(m, h, bank[m].to(h.device) if m in bank else None) for bank in banks]
 
-    found = one_pass(None, (Modality.AUDIO,) if all_frames else tuple(Modality), "embedding")
-    if all_frames:
-        what = [f"embedding frame {k + 1} of {clips.frames}" for k in range(clips.frames)]
-        looks = [one_pass(k, (Modality.VISUAL,), what[k])[Modality.VISUAL] for k in range(clips.frames)]
-        of_bank = zip(*looks, strict=True)
-        found[Modality.VISUAL] = [torch.stack([F.normalize(z, dim=1) for z in zs]).mean(dim=0) for zs in of_bank]
-    names = tuple(clips.name(i) for i in range(len(clips)))
-    return [Embeddings(names, *pair) for pair in zip(found[Modality.AUDIO], found[Modality.VISUAL], strict=True)]
+    found: dict[Modality, list[Tensor]] = {}
+    if dataset.one_to_one:
+        plain = tuple(m for m in dataset.modalities if not (all_frames and m == VISUAL))
+        found = read_tokens(model, dataset, reader, modalities=plain, report=report)
+        if all_frames and VISUAL in dataset.modalities:
+            found[VISUAL] = _mean_over_frames(model, dataset, reader, report)
+    else:
+        for m, side in dataset.sides().items():
+            found |= read_tokens(model, side, reader, modalities=(m,), report=report)
+    ids = tuple(dataset.clip(i).id for i in range(len(dataset)))
+    order = [m for m in model.model.modalities if m in found]
+    return [Embeddings(ids, {m: found[m][k] for m in order}) for k in range(len(banks))]
+
+
+def _mean_over_frames(model: LoadedModel, dataset: Dataset, reader: Reader, report: Report) -> list[Tensor]:
+    looks = []
+    for k in range(dataset.frames):
+        what = f"embedding frame {k + 1} of {dataset.frames}"
+        looks.append(
+            read_tokens(model, dataset, reader, modalities=(VISUAL,), frame=k, what=what, report=report)[VISUAL]
+        )
+    return [torch.stack([F.normalize(z, dim=1) for z in of_bank]).mean(dim=0) for of_bank in zip(*looks, strict=True)]

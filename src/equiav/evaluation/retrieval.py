@@ -1,46 +1,39 @@
-"""Zero-shot retrieval: ranks, R@k and median rank in both directions, without ever holding the square matrix."""
+"""Retrieval between modalities: R@k where each clip has one partner, precision where only classes pair.
+
+Ranks are counted without ever holding the square matrix of similarities.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from statistics import fmean, pstdev
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from equiav.errors import ShapeError
-from equiav.types import Embeddings
+from equiav.build import build_bank
+from equiav.data import Dataset, labels_of, multi_hot
+from equiav.errors import DataError, ShapeError
+from equiav.evaluation.base import Report, Results, silent
+from equiav.evaluation.embed import embed_with_banks
+from equiav.inference import Banks, LoadedModel
+from equiav.types import VISUAL, Embeddings, Modality
 
 CHUNK = 512
 KS = (1, 5, 10)
+SIZES = ("pool", "queries", "gallery", "chance")  # what no bank can change
+Metrics = dict[str, dict[str, float]]  # by direction and name
 
 
-@dataclass(frozen=True)
-class Recall:
-    """One direction: the share of queries (per cent) whose true partner is among the first k, and the median rank."""
-
-    r1: float
-    r5: float
-    r10: float
-    median_rank: float
-    pool: int
-
-    def record(self) -> dict[str, float]:
-        """As written to results files."""
-        return {"R@1": self.r1, "R@5": self.r5, "R@10": self.r10, "median_rank": self.median_rank, "pool": self.pool}
-
-
-@dataclass(frozen=True)
-class RetrievalResult:
-    """Both directions, from the same embeddings."""
-
-    audio_to_video: Recall
-    video_to_audio: Recall
-
-    def record(self) -> dict[str, dict[str, float]]:
-        """As written to results files."""
-        return {name: Recall(**value).record() for name, value in asdict(self).items()}
+def direction(query: Modality, gallery: Modality) -> str:
+    """The key of a direction in results: audio_to_video, video_to_audio, ... (visual is called video there)."""
+    words = {VISUAL: "video"}
+    return f"{words.get(query, query)}_to_{words.get(gallery, gallery)}"
 
 
 def ranks(queries: Float[Tensor, "n d"], gallery: Float[Tensor, "n d"], chunk: int = CHUNK) -> Int[Tensor, " n"]:
@@ -71,46 +64,15 @@ def both_ranks(
     return forth, back
 
 
-def recall(ranks: Int[Tensor, " n"]) -> Recall:
-    """R@1, R@5, R@10 in per cent, and the median rank."""
-    share = {k: 100 * float((ranks <= k).double().mean()) for k in KS}
-    return Recall(share[1], share[5], share[10], float(ranks.double().quantile(0.5)), len(ranks))
+def rank_metrics(ranks: Int[Tensor, " n"], ks: Sequence[int] = KS) -> dict[str, float]:
+    """R@k in per cent, the median rank, and the number of clips among which the partner was looked for."""
+    shares = {f"R@{k}": 100 * float((ranks <= k).double().mean()) for k in ks}
+    return {**shares, "median_rank": float(ranks.double().quantile(0.5)), "pool": len(ranks)}
 
 
 def chance(k: int, pool: int) -> float:
     """R@k of guessing, per cent."""
     return 100 * min(1.0, k / pool)
-
-
-def retrieve(embeddings: Embeddings, chunk: int = CHUNK) -> RetrievalResult:
-    """Sound to picture and picture to sound among all clips of the set."""
-    forth, back = both_ranks(embeddings.audio, embeddings.visual, chunk)
-    return RetrievalResult(audio_to_video=recall(forth), video_to_audio=recall(back))
-
-
-@dataclass(frozen=True)
-class ClassRetrieval:
-    """One direction where only classes pair: per cent of the first k that are of the query's class, mAP, and chance."""
-
-    p1: float
-    p5: float
-    p10: float
-    mean_average_precision: float
-    chance: float
-    queries: int
-    gallery: int
-
-    def record(self) -> dict[str, float]:
-        """As written to results files."""
-        return {
-            "P@1": self.p1,
-            "P@5": self.p5,
-            "P@10": self.p10,
-            "mAP": self.mean_average_precision,
-            "chance": self.chance,
-            "queries": self.queries,
-            "gallery": self.gallery,
-        }
 
 
 @dataclass(frozen=True)
@@ -154,15 +116,129 @@ def class_scores(
     return ClassScores(dict(zip(KS, first, strict=True)), average, share)
 
 
-def class_retrieval(
+def class_metrics(
     queries: Float[Tensor, "n d"],
     query_classes: Shaped[Tensor, "n ..."],
     gallery: Float[Tensor, "m d"],
     gallery_classes: Shaped[Tensor, "m ..."],
-    chunk: int = CHUNK,
-) -> ClassRetrieval:
+) -> dict[str, float]:
     """The means of `class_scores`, per cent; chance is the precision of a random order."""
-    scores = class_scores(queries, query_classes, gallery, gallery_classes, chunk)
-    p1, p5, p10 = (100 * float(scores.precision[k].mean()) for k in KS)
-    average, chance = (100 * float(x.mean()) for x in (scores.average_precision, scores.share))
-    return ClassRetrieval(p1, p5, p10, average, chance, len(queries), len(gallery))
+    scores = class_scores(queries, query_classes, gallery, gallery_classes)
+    found = {f"P@{k}": 100 * float(scores.precision[k].mean()) for k in KS}
+    found |= {"mAP": 100 * float(scores.average_precision.mean()), "chance": 100 * float(scores.share.mean())}
+    return found | {"queries": len(queries), "gallery": len(gallery)}
+
+
+def retrieval_metrics(embeddings: Embeddings, ks: Sequence[int] = KS) -> Metrics:
+    """Every direction between two modalities, each clip's own partner looked for among all clips."""
+    found: Metrics = {}
+    done: dict[tuple[Modality, Modality], Tensor] = {}
+    for a, b in permutations(embeddings.vectors, 2):
+        if (a, b) not in done:
+            done[a, b], done[b, a] = both_ranks(embeddings[a], embeddings[b])
+        found[direction(a, b)] = rank_metrics(done[a, b], ks)
+    return found
+
+
+def class_retrieval_metrics(dataset: Dataset, embeddings: Embeddings) -> Metrics:
+    """Every direction by class: found is what shares at least one label with the query.
+
+    Clips without labels are left out; empty where none has any.
+    """
+    sides = dataset.sides()
+    labels = {m: labels_of(sides[m]) for m in embeddings.vectors}
+    classes = dataset.classes or sorted({label for of in labels.values() for clip in of for label in clip})
+    rows = {m: [i for i, of_clip in enumerate(labels[m]) if of_clip] for m in labels}
+    if not all(rows.values()):
+        return {}
+    known = {
+        m: (embeddings[m][rows[m]], multi_hot([labels[m][i] for i in rows[m]], classes)) for m in embeddings.vectors
+    }
+    return {direction(a, b): class_metrics(*known[a], *known[b]) for a, b in permutations(known, 2)}
+
+
+def spread(records: Sequence[Metrics]) -> dict[str, dict[str, dict[str, float]]]:
+    """Mean, standard deviation, least and greatest of every metric over records of the same dataset."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for way, first in records[0].items():
+        found[way] = {}
+        for name in (name for name in first if name not in SIZES):
+            values = [r[way][name] for r in records]
+            found[way][name] = {"mean": fmean(values), "std": pstdev(values), "min": min(values), "max": max(values)}
+    return found
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """The evaluator of retrieval, in all directions between the modalities of a dataset.
+
+    `banks` further banks of augmentation vectors, from the seeds that follow the stored one's, state how much the
+    choice of bank matters; a model that uses no bank gets none. `pages`: with examples to look at.
+    """
+
+    ks: tuple[int, ...] = KS
+    banks: int = 0
+    all_frames: bool = False
+    pages: bool = False
+    report: Report = silent
+
+    primary = "retrieval/audio_to_video/R@10"
+    greater_is_better = True
+
+    def __call__(self, model: LoadedModel, dataset: Dataset) -> Results:
+        """Both directions of every pair of modalities, from the same embeddings."""
+        if self.all_frames and not dataset.one_to_one:
+            raise DataError("images paired by class have no frames; leave --all-frames out")
+        others, seeds = further_banks(model, self.banks)
+        found = embed_with_banks(model, dataset, [model.banks, *others], all_frames=self.all_frames, report=self.report)
+        measure = self._measure(dataset)
+        records = [measure(embeddings) for embeddings in found]
+        record: dict[str, Any] = {
+            "frames": "all" if self.all_frames else "middle",
+            "retrieval": records[0],
+            "by_class": class_retrieval_metrics(dataset, found[0]) if dataset.one_to_one else {},
+            "spread_over_banks": spread(records) if others else {},
+            "further_bank_seeds": list(seeds),
+            "bank_seed": model.config.bank.seed,
+            "bank_size": model.config.bank.size,
+        }
+        forth = next(iter(records[0]))
+        metric = f"R@{self.ks[-1]}" if dataset.one_to_one else "P@10"
+        return Results(
+            "retrieval",
+            record,
+            primary=f"retrieval/{forth}/{metric}",
+            lines=tuple(_lines(record)),
+            watch="retrieval",
+        )
+
+    def _measure(self, dataset: Dataset) -> Any:
+        if dataset.one_to_one:
+            return lambda embeddings: retrieval_metrics(embeddings, self.ks)
+        return lambda embeddings: class_retrieval_metrics(dataset, embeddings)
+
+
+def further_banks(model: LoadedModel, count: int) -> tuple[list[Banks], tuple[int, ...]]:
+    """Banks like the stored one from the seeds that follow its own, and those seeds; none for models without one."""
+    config = model.config
+    seeds = tuple(config.bank.seed + 1 + i for i in range(count if model.uses_banks else 0))
+    drawn = [config.model_copy(update={"bank": config.bank.model_copy(update={"seed": s})}) for s in seeds]
+    return [{m: build_bank(c, m) for m in model.model.modalities} for c in drawn], seeds
+
+
+def _lines(record: Mapping[str, Any]) -> list[str]:
+    """The metrics for a terminal, with their range over the banks."""
+    over = record["spread_over_banks"]
+
+    def said(way: str, name: str, value: float) -> str:
+        if name in ("pool", "queries", "gallery"):
+            return f"{name} {value}"
+        of = over.get(way, {}).get(name)
+        return f"{name} {value:.1f}" + (f" ({of['min']:.1f} to {of['max']:.1f})" if of else "")
+
+    lines = [f"{way}: " + ", ".join(said(way, k, v) for k, v in of.items()) for way, of in record["retrieval"].items()]
+    for way, values in record["by_class"].items():
+        lines.append(f"{way} by class: " + ", ".join(f"{k} {values[k]:.1f}" for k in ("P@1", "P@10", "mAP", "chance")))
+    if record["further_bank_seeds"]:
+        lines.append(f"in brackets: least and greatest over {len(record['further_bank_seeds']) + 1} banks of vectors")
+    return lines

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equiav.build import build_inputs
 from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
 from equiav.inference.items import Picture, Sound, Video, excerpt, film, frames_of, kind_of, waveform_of
 from equiav.inference.model import LoadedModel
 from equiav.inference.windows import Vector, Window, audible, read_windows
 from equiav.media import CLIP_SECONDS, HOP_SECONDS, LEAST_SECONDS, ROUNDING, Excerpt, Limits, square, stacked
+from equiav.types import AUDIO, VISUAL
 
 Item = TypeVar("Item")
 Shown = tuple[Tensor | None, Tensor | None]  # what the encoders want of one item: spectrogram (1, T, F), pictures
@@ -73,7 +73,7 @@ class Embedder:
         self.rate: int = audio.sample_rate
         self._most = audio.frames * HOP_SECONDS
         self.seconds: float = min(CLIP_SECONDS, self._most)
-        self._inputs = build_inputs(audio)
+        self._inputs = model.inputs
 
     @property
     def digest(self) -> str:
@@ -246,17 +246,21 @@ class Embedder:
     def _spectrogram(self, wave: Tensor) -> Tensor:
         # Alone and on the processor: beside longer sounds its mean would be summed in another order, which shows in
         # the logarithms of quiet bands.
-        return self._inputs.spectrograms(wave[None])[0]
+        return self._inputs[AUDIO].prepare(wave[None])[0]
 
     def _square(self, frames: Tensor) -> Tensor:
         return square(frames, self.model.config.visual.size)
 
     def _heard(self, spectrograms: Sequence[Tensor | None]) -> list[Vector | None]:
         stacks = [None if x is None else x[None] for x in spectrograms]
-        return [None if z is None else z[0] for z in self._embedded(stacks, self.model.embed_spectrograms)]
+        return [
+            None if z is None else z[0]
+            for z in self._embedded(stacks, lambda x: self.model.embed(AUDIO, self._inputs[AUDIO].finish(x)))
+        ]
 
     def _seen(self, films: Sequence[Tensor | None]) -> list[Vector | None]:
-        found = self._embedded(films, lambda x: self.model.embed_pictures(self._inputs.pictures(x)))
+        transform = self._inputs[VISUAL]
+        found = self._embedded(films, lambda x: self.model.embed(VISUAL, transform.finish(transform.prepare(x))))
         return [None if z is None else joint(*z) for z in found]
 
     def _embedded(self, stacks: Sequence[Tensor | None], embed: Callable[[Tensor], Tensor]) -> list[Vector | None]:

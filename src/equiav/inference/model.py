@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,25 +13,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equiav.build import build_bank, build_inputs, build_model
+from equiav.build import build_bank, build_inputs, build_model, modalities_of
 from equiav.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from equiav.config import Config
 from equiav.errors import CheckpointError, EquiAVError, WeightsError
-from equiav.media import square
-from equiav.models import EquiAV, load_strict
-from equiav.types import Modality
+from equiav.media import Inputs, square
+from equiav.models import EmbeddingModel, load_strict
+from equiav.types import VISUAL, Modality
 
 BANK = "bank."
+Banks = Mapping[Modality, Tensor]
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model in evaluation mode with its recipe and its fixed banks of augmentation vectors."""
+    """A model in evaluation mode with its recipe, how its inputs are made, and its fixed banks of vectors."""
 
-    model: EquiAV
+    model: EmbeddingModel
     config: Config
-    banks: dict[Modality, Tensor]
+    banks: Banks
     meta: dict[str, Any]
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """How raw inputs become encoder inputs, by modality."""
+        return build_inputs(self.config)
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """The modalities it embeds."""
+        return self.model.modalities
 
     @property
     def device(self) -> torch.device:
@@ -40,7 +52,12 @@ class LoadedModel:
     @property
     def width(self) -> int:
         """Length of an embedding."""
-        return self.config.model.heads.inter
+        return self.model.width
+
+    @property
+    def uses_banks(self) -> bool:
+        """Whether its embedding depends on a bank of augmentation vectors."""
+        return self.config.objective.representation == "centroid"
 
     @cached_property
     def digest(self) -> str:
@@ -49,29 +66,27 @@ class LoadedModel:
         facts = [config.model, config.audio, config.visual]
         digest = hashlib.sha256(json.dumps([part.model_dump(mode="json") for part in facts]).encode())
         digest.update(config.objective.representation.encode())
-        banks = {BANK + m.value: bank for m, bank in self.banks.items()}
+        banks = {BANK + m: bank for m, bank in self.banks.items()}
         for name, tensor in sorted({**self.model.state_dict(), **banks}.items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
 
     @torch.inference_mode()
-    def embed_spectrograms(self, spectrograms: Tensor) -> Tensor:
-        """Unnormalised embeddings of standardised spectrograms (N, 1, T, F)."""
-        return self.model.audio.embed(spectrograms, self.banks[Modality.AUDIO], self.config.objective.representation)
+    def embed(self, modality: Modality, x: Tensor) -> Tensor:
+        """Unnormalised embeddings of encoder inputs: spectrograms (N, 1, T, F), frames (N, 3, H, W) and so on."""
+        return self.model.embed(modality, x, self.banks.get(modality))
 
-    @torch.inference_mode()
-    def embed_pictures(self, pictures: Tensor) -> Tensor:
-        """Unnormalised embeddings of normalised pictures (N, 3, H, W)."""
-        return self.model.visual.embed(pictures, self.banks[Modality.VISUAL], self.config.objective.representation)
+    def frames(self, frames: Tensor) -> Tensor:
+        """Frames (N, 3, H, W), uint8, of any size as the visual encoder takes them: square and normalised."""
+        transform = self.inputs[VISUAL]
+        return transform.finish(transform.prepare(square(frames, self.config.visual.size)))
 
-    def spectrograms(self, waveforms: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Waveforms (N, samples) as the audio encoder wants them: standardised (N, 1, T, F)."""
-        return build_inputs(self.config.audio).spectrograms(waveforms, lengths)
 
-    def pictures(self, frames: Tensor) -> Tensor:
-        """Frames (N, 3, H, W), uint8, as the visual encoder wants them: square and normalised."""
-        return build_inputs(self.config.audio).pictures(square(frames, self.config.visual.size))
+def with_banks(model: EmbeddingModel, config: Config) -> LoadedModel:
+    """A model that is still being trained, as it would be used."""
+    device = next(model.parameters()).device
+    return LoadedModel(model, config, {m: build_bank(config, m).to(device) for m in model.modalities}, {})
 
 
 def load_model(path: str | Path, device: str = "cpu") -> LoadedModel:
@@ -86,7 +101,7 @@ def load_model(path: str | Path, device: str = "cpu") -> LoadedModel:
 def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> LoadedModel:
     """The model of a checkpoint already read; `path` is for messages."""
     _check_device(device)
-    banks = {m: checkpoint.weights.get(BANK + m.value) for m in Modality}
+    banks = {m: checkpoint.weights.get(BANK + m) for m in modalities_of(checkpoint.config)}
     weights = {key: value for key, value in checkpoint.weights.items() if not key.startswith(BANK)}
     model = build_model(checkpoint.config)
     try:
@@ -115,5 +130,5 @@ def save_model(
     state: dict[str, Tensor] | None = None,
 ) -> None:
     """Writes a checkpoint of EquiAV weights together with the banks that evaluation will use."""
-    banks = {BANK + m.value: build_bank(config, m) for m in Modality}
+    banks = {BANK + m: build_bank(config, m) for m in modalities_of(config)}
     save_checkpoint(path, config, {**weights, **banks}, meta, state=state)

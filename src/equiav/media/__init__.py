@@ -14,7 +14,7 @@ from equiav.media.decode import (
     stacked,
 )
 from equiav.media.image import normalise, square, to_float
-from equiav.media.inputs import Inputs
+from equiav.media.inputs import ImageInput, Inputs, InputTransform, SpectrogramInput, encoder_inputs, prepare_batch
 from equiav.media.spectrogram import HOP_SECONDS, LOG_FLOOR, FilterBank, mel_bank, power_range, standardise
 
 __all__ = [
@@ -29,18 +29,23 @@ __all__ = [
     "Cut",
     "Excerpt",
     "FilterBank",
+    "ImageInput",
+    "InputTransform",
     "Inputs",
     "Limits",
     "MediaInfo",
+    "SpectrogramInput",
     "check_size",
     "common_span",
     "cuts",
     "decode",
+    "encoder_inputs",
     "frame_times",
     "mel_bank",
     "normalise",
     "open_media",
     "power_range",
+    "prepare_batch",
     "read_clips",
     "square",
     "stacked",

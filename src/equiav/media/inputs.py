@@ -1,8 +1,10 @@
-"""What the encoders look at: standardised spectrograms and normalised pictures, made the same way everywhere."""
+"""What the encoders take: standardised spectrograms and normalised frames, made the same way everywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
@@ -13,35 +15,77 @@ from equiav.media.spectrogram import FilterBank, standardise
 from equiav.types import Batch, Modality
 
 
+class InputTransform(Protocol):
+    """How the raw input of one modality becomes what augmentations act on, and then what its encoder takes."""
+
+    def prepare(self, raw: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """What augmentations act on, from the tensors of a batch."""
+        ...
+
+    def finish(self, x: Tensor) -> Tensor:
+        """What the encoder takes, from the augmented or original input."""
+        ...
+
+
 @dataclass(frozen=True)
-class Inputs:
-    """The filter bank and the statistics that its energies are standardised with."""
+class SpectrogramInput:
+    """Waveforms as log-mel spectrograms (N, 1, T, F), standardised with the statistics of the training data."""
 
     filter_bank: FilterBank
     mean: float
     std: float
 
-    def spectrograms(
-        self, waveforms: Float[Tensor, "n samples"], lengths: Int[Tensor, " n"] | None = None
+    def prepare(
+        self, raw: Float[Tensor, "n samples"], lengths: Int[Tensor, " n"] | None = None
     ) -> Float[Tensor, "n 1 t f"]:
-        """Waveforms as the audio encoder wants them."""
-        return standardise(self.filter_bank(waveforms, lengths), self.mean, self.std)[:, None]
-
-    def pictures(self, frames: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
-        """Square frames as the visual encoder wants them."""
-        return normalise(to_float(frames))
-
-    def before_augmentation(self, batch: Batch, modality: Modality) -> Tensor:
-        """Standardised spectrograms, or pictures in [0, 1]: what augmentations act on."""
-        if modality is Modality.VISUAL:
-            return to_float(batch.frames)
+        """Standardised spectrograms; a waveform shorter than one window of the filter bank is refused."""
         window = self.filter_bank.window
-        short = [n for n, length in zip(batch.names, batch.lengths.tolist(), strict=True) if length < window]
-        if short:
-            raise DataError(f"{short[0]}: its sound is shorter than one window of {window} samples; leave it out")
-        return self.spectrograms(batch.waveforms, batch.lengths)
+        if raw.shape[1] < window or (lengths is not None and bool((lengths < window).any())):
+            short = 0 if lengths is None else int((lengths < window).nonzero()[0])
+            raise ShortAudio(short, window)
+        return standardise(self.filter_bank(raw, lengths), self.mean, self.std)[:, None]
 
-    def of(self, batch: Batch) -> dict[Modality, Tensor]:
-        """Both modalities of a batch, ready for the encoders."""
-        audio = self.before_augmentation(batch, Modality.AUDIO)
-        return {Modality.AUDIO: audio, Modality.VISUAL: self.pictures(batch.frames)}
+    def finish(self, x: Float[Tensor, "n 1 t f"]) -> Float[Tensor, "n 1 t f"]:
+        """The same: it was standardised before."""
+        return x
+
+
+class ShortAudio(DataError):
+    """A waveform shorter than one window of the filter bank; `row` is its place in the batch."""
+
+    def __init__(self, row: int, window: int) -> None:
+        super().__init__(f"the audio of item {row} is shorter than one window of {window} samples; leave it out")
+        self.row, self.window = row, window
+
+
+class ImageInput:
+    """Square frames (N, 3, H, W) in uint8 as floats in [0, 1], then normalised with ImageNet's statistics."""
+
+    def prepare(self, raw: UInt8[Tensor, "n 3 h w"], lengths: Tensor | None = None) -> Float[Tensor, "n 3 h w"]:
+        """Floats in [0, 1]; what is float already (mixed frames) stays as it is."""
+        return raw if raw.is_floating_point() else to_float(raw)
+
+    def finish(self, x: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
+        """Normalised per channel."""
+        return normalise(x)
+
+
+Inputs = Mapping[Modality, InputTransform]
+
+
+def prepare_batch(inputs: Inputs, batch: Batch, modality: Modality) -> Tensor:
+    """What augmentations act on; where a clip's audio is too short, the clip is named."""
+    try:
+        return inputs[modality].prepare(batch.inputs[modality], batch.lengths.get(modality))
+    except ShortAudio as error:
+        raise DataError(
+            f"{batch.ids[error.row]}: its audio is shorter than one window of {error.window} samples; leave it out"
+        ) from error
+
+
+def encoder_inputs(
+    inputs: Inputs, batch: Batch, modalities: Iterable[Modality] | None = None
+) -> dict[Modality, Tensor]:
+    """The modalities of a batch (all of it, or those named) as the encoders take them."""
+    wanted = batch.inputs if modalities is None else modalities
+    return {m: inputs[m].finish(prepare_batch(inputs, batch, m)) for m in wanted}

@@ -1,22 +1,26 @@
 """The networks of the paper: encoders f, predictor u, heads g; and the way in and out for foreign weights."""
 
 from equiav.models.classifier import Classifier, Mode, modalities
-from equiav.models.equiav import Branch, EquiAV, Representation, centroid, mean_pool
-from equiav.models.heads import ProjectionHead
-from equiav.models.layers import Block, Chosen, Tokens, draw_path, draw_tokens, initialise
-from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor
-from equiav.models.released import (
+from equiav.models.encoder import SIZES, Encoder, Size, ViT, sincos_positions
+from equiav.models.equiav import Branch, EmbeddingModel, EquiAV, Representation, centroid, mean_pool
+from equiav.models.foreign import (
     HEAD_WIDTH,
     PREDICTOR_HEADS,
     ReleasedSizes,
+    State,
     finetuned_from_released,
+    from_mae,
     from_released,
+    is_mae,
     kind_of_released,
+    load_strict,
+    read_state,
     released_sizes,
     to_released,
 )
-from equiav.models.vit import SIZES, Size, ViT, sincos_positions
-from equiav.models.weights import State, from_mae, is_mae, load_strict, read_state
+from equiav.models.heads import ProjectionHead
+from equiav.models.layers import Block, Chosen, Tokens, draw_path, draw_tokens, initialise
+from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor
 
 __all__ = [
     "HEAD_WIDTH",
@@ -27,6 +31,8 @@ __all__ = [
     "Branch",
     "Chosen",
     "Classifier",
+    "EmbeddingModel",
+    "Encoder",
     "EquiAV",
     "HypernetworkPredictor",
     "LinearPredictor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -36,7 +36,9 @@ class ObjectiveConfig(Section):
     representations: Positive = 16
     temperature: PositiveFloat = 0.07
     keep_tokens: Annotated[float, Field(gt=0, le=1)] = 1.0
-    loss: Literal["nt_xent", "equimod"] = "nt_xent"
+    loss: str = "nt_xent"
+    kind: str = "equiav"
+    options: dict[str, Any] = {}
     weights: WeightsConfig = WeightsConfig()
     strategy: Literal["joint", "alternating", "two_stage"] = "joint"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -19,6 +19,8 @@ class EncoderConfig(Section):
     mlp_ratio: PositiveFloat = 4.0
     norm_eps: PositiveFloat = 1e-6
     norm_augmented: bool = False
+    kind: str = "vit"
+    options: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _named_or_explicit(self) -> EncoderConfig:
@@ -35,7 +37,7 @@ class EncoderConfig(Section):
 class PredictorConfig(Section):
     """The transformation predictor u."""
 
-    kind: Literal["attention", "linear", "hypernetwork"] = "attention"
+    kind: str = "attention"
     query_width: Positive = 256
     heads: Positive = 8
     head_width: Positive = 64
@@ -56,6 +58,10 @@ class ModelConfig(Section):
     encoder: EncoderConfig = EncoderConfig()
     predictor: PredictorConfig = PredictorConfig()
     heads: HeadsConfig = HeadsConfig()
+
+    def encoder_of(self, modality: str) -> EncoderConfig:
+        """The encoder of one modality."""
+        return self.encoder
 
 
 class ClassifierConfig(Section):

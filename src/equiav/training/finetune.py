@@ -1,109 +1,95 @@
-"""Fine-tuning: a classifier on the encoders, chosen on validation, judged on test once."""
+"""Fine-tuning: a classifier on the encoders, chosen on validation, evaluated on test once; and cross-validation."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from dataclasses import dataclass
+import statistics
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from equiav.build import build_classifier, build_finetuning_pipelines, build_inputs, encoder_size
-from equiav.build_data import build_schedule
-from equiav.build_labelled import LabelledSplits, build_splits, resolve_finetuning, sections
-from equiav.checkpoint import BEST, save_checkpoint
-from equiav.config import Config
-from equiav.distributed import broadcast_flag, gather, rank, world_size
+from equiav.build import (
+    LabelledSplits,
+    build_classification,
+    build_classifier,
+    build_inputs,
+    build_splits,
+    encoder_size,
+    finetuning_sections,
+    resolve_finetuning,
+)
+from equiav.checkpoint import BEST, Checkpoint, load_checkpoint, save_checkpoint
+from equiav.config import Config, ShardsConfig
+from equiav.data import INDEX, META, ShardDataset, prepare, read_benchmark
+from equiav.distributed import broadcast_flag, rank, world_size
+from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError
 from equiav.evaluation import (
     RESULTS,
     Classified,
-    classification_page,
-    classification_record,
+    # classification_page,
+    # classification_record,
     classify_dataset,
-    write_evaluation,
+    # write_evaluation,
 )
-from equiav.inference.classifier import load_classifier
-from equiav.models import Classifier
-from equiav.training.classify import Classification, ClassifierDraws, draw_classifier_step, step_mixing
+from equiav.inference import load_classifier
+from equiav.models import Classifier, load_strict
+from equiav.objectives import ClassificationObjective
+from equiav.randomness import stream
+from equiav.report import Page, bars, cards, new_figure, png, table
 from equiav.training.log import RunLog
-from equiav.training.mixing import MixedBatch, Mixing, mix_batch
+from equiav.training.mixup import Mixing, draw_mixing, mix_batch
 from equiav.training.optim import layer_scales
-from equiav.training.run import Outcome, Run, Say, Taken, Weights, choose_device, log, prepare_folder
-from equiav.training.starting import load_encoders
-from equiav.training.step import arithmetic, synchronised
+from equiav.training.trainer import Outcome, Report, Trainer, Weights, choose_device, log
 from equiav.types import Batch
 
 UNDEFINED = -1.0  # stands for a score without a value: below all that have one, and JSON can hold it
+METRICS = ("mAP", "accuracy", "d_prime")
+PREPARED = "data"  # in the run's folder, where a published layout was given
 
 
-class Finetuner(Run):
+class Finetuner(Trainer):
     """Trains the classifier of a resolved recipe into one folder; `best` holds the weights that validation chose."""
 
     kind = "finetuned"
     model: Classifier
-    objective: Classification
+    objective: ClassificationObjective
 
-    def __init__(self, config: Config, splits: LabelledSplits, out: Path, say: Say = log.info) -> None:
-        _, self.tune = sections(config)
-        prepare_folder(out)
+    def __init__(self, config: Config, splits: LabelledSplits, out: Path, report: Report = log.info) -> None:
+        _, self.tune = finetuning_sections(config)
         self.splits = splits
         self.best: dict[str, Any] | None = None
-        model = build_classifier(config).to(choose_device())
-        objective = Classification(
-            model,
-            build_finetuning_pipelines(self.tune),
-            build_inputs(config.audio),
-            loss=self.tune.loss,
-            label_smoothing=self.tune.label_smoothing,
-        )
-        depth = encoder_size(config.model.encoder).depth
-        scales = layer_scales(objective, depth, decay=self.tune.layer_decay, head=self.tune.head_rate)
-        schedule = build_schedule(config, splits.train)
-        self.every = config.train.evaluate_every or schedule.steps_per_epoch
+        objective = build_classification(config)
+        scales = layer_scales(objective, objective.model, decay=self.tune.layer_decay, head=self.tune.head_rate)
         super().__init__(
-            config, out, say, clips=splits.train, schedule=schedule, model=model, objective=objective, scales=scales
-        )
-        self._upcoming = schedule.requests(self.step, self.total)
+            config, out, report,
+            objective=objective, dataset=splits.train, validation=splits.validation, lr_scales=scales,
+        )  # fmt: skip
+        self.every = config.train.evaluate_every or self.schedule.steps_per_epoch
+        self._upcoming = self.schedule.requests(self.step, self.total)
+
+    def _check_recipe(self) -> None:
+        """Nothing that a pre-training recipe must not have is wrong here."""
 
     def _start_from(self, path: Path) -> None:
         load_encoders(self.model, self.config, self.splits.classes, path)
 
     def _mixing(self, step: int) -> Mixing:
-        return step_mixing(self.config.train.batch, self.tune.mixup, self.tune.mixup_beta, self.config.seed, step)
+        """Who is mixed with whom in the global batch of a step: the loader and the objective both ask."""
+        generator = stream(self.config.seed, step, "mixup")
+        return draw_mixing(self.config.train.batch, self.tune.mixup, self.tune.mixup_beta, generator)
 
-    def _visitors(self, step: int) -> list[int]:
-        return self._mixing(step).visitors(*self._rows())
+    def _further_rows(self, step: int) -> list[int]:
+        return self._mixing(step).further_rows(*self._rows())
 
-    def _gradient(self, batch: Batch) -> Taken:
+    def _prepared(self, batch: Batch) -> Batch:
+        """The batch with its targets, mixed."""
         start, stop = self._rows()
         requests = next(self._upcoming)
-        present = [*range(start, stop), *self._visitors(self.step)]
-        targets = self.splits.train.targets.rows([requests[row][0] for row in present])
-        mixed = mix_batch(batch, targets, self._mixing(self.step).local(start, stop))
-        draws = draw_classifier_step(
-            self.model, self.objective.augment, self.config.train.batch,
-            drop_path=self.tune.drop_path, seed=self.config.seed, step=self.step,
-        ).rows(start, stop)  # fmt: skip
-        loss, logits = self._portions(mixed, draws)
-        return Taken(loss, [logits], lambda: {"loss": float(gather(loss[None]).mean())})
-
-    def _portions(self, batch: MixedBatch, draws: ClassifierDraws) -> tuple[Tensor, Tensor]:
-        """Loss and logits of this process's clips, detached; gradients add up to those of the whole batch."""
-        size = self.config.train.micro_batch or len(batch)
-        total, logits = torch.zeros((), device=self.device), []
-        for first in range(0, len(batch), size):
-            part = batch.rows(first, first + size)
-            with synchronised(self.module, first + size >= len(batch)):
-                with arithmetic(self.autocast, self.device):
-                    found = self.module(part, draws.rows(first, first + size))
-                loss = self.objective.loss(found, part.targets) * (len(part) / len(batch))
-                loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-            logits.append(found.detach().float())
-        return total, torch.cat(logits)
+        present = [*range(start, stop), *self._further_rows(self.step)]
+        targets = self.splits.train.targets([requests[row][0] for row in present]).to(self.device)
+        return mix_batch(replace(batch, targets=targets), self._mixing(self.step).local(start, stop))
 
     def _evaluate(self, journal: RunLog | None) -> None:
         if self.step % self.every and self.step != self.total:
@@ -113,8 +99,8 @@ class Finetuner(Run):
         if journal:
             journal.write("validation", self.step, values)
             shown = "undefined" if score is None else f"{score:.1f} %"
-            self.say(f"validation at step {self.step}: {self.tune.metric} {shown}")
-        # Of equal scores the later counts: small validation sets tie, and the rate has fallen since.
+            self.report(f"validation at step {self.step}: {self.tune.metric} {shown}")
+        # Of equal scores the later counts: small validation sets tie, and the learning rate has fallen since.
         compared = UNDEFINED if score is None else score
         if self.best is None or compared >= self.best["score"]:
             self.best = {"step": self.step, "score": compared, "validation": values}
@@ -126,23 +112,67 @@ class Finetuner(Run):
         if self.average is not None:
             model = build_classifier(self.config).to(self.device)
             model.load_state_dict(self.average)
-        inputs = build_inputs(self.config.audio)
+        inputs = build_inputs(self.config)
         return classify_dataset(model, self.splits.validation, inputs, single=self.tune.loss == "ce")
 
     def _write_best(self) -> None:
-        weights = self.model.state_dict() if self.average is None else self.average
-        self._store(self.out / BEST, weights, self._meta(), None)
+        self._store(self.out / BEST, self.model.state_dict() if self.average is None else self.average, None)
         for draft in self.out.glob(f".{BEST}.*"):  # what a kill left half-written
             shutil.rmtree(draft, ignore_errors=True)
 
-    def _facts(self) -> dict[str, Any]:
-        return {"classes": list(self.splits.classes), "best": self.best}
+    def _meta(self) -> dict[str, Any]:
+        return {**super()._meta(), "classes": list(self.splits.classes), "best": self.best}
 
-    def _remember(self, meta: dict[str, Any]) -> None:
+    def _restore_meta(self, meta: dict[str, Any]) -> None:
         self.best = meta["best"]
 
-    def _store(self, path: Path, weights: Weights, meta: dict[str, Any], state: Weights | None) -> None:
-        save_checkpoint(path, self.config, weights, meta, state=state)
+    def _store(self, path: Path, weights: Weights, state: Weights | None) -> None:
+        save_checkpoint(path, self.config, weights, self._meta(), state=state)
+
+
+def load_encoders(model: Classifier, config: Config, classes: tuple[str, ...], path: Path) -> None:
+    """Loads the encoders of a pre-trained checkpoint, its heads and predictor left behind, or a whole classifier.
+
+    What does not fit is refused as a whole: encoders of another size or norm, a classifier for other classes.
+    """
+    checkpoint = load_checkpoint(path)
+    _refuse_other_encoders(checkpoint.config, config, path)
+    if checkpoint.config.classifier is not None:
+        _refuse_other_classifier(checkpoint, config, classes, path)
+        load_strict(model, checkpoint.weights, str(path))
+        return
+    for m in model.modalities:
+        prefix = f"{m}.f."
+        own = {k.removeprefix(prefix): v for k, v in checkpoint.weights.items() if k.startswith(prefix)}
+        # The augmented view's norm belongs to pre-training.
+        own = {k: v for k, v in own.items() if not k.startswith("norm_augmented.")}
+        load_strict(model.encoder(m), own, f"{path} ({m})")
+
+
+def _refuse_other_encoders(saved: Config, asked: Config, path: Path) -> None:
+    a, b = encoder_size(saved.model.encoder), encoder_size(asked.model.encoder)
+    if a != b:
+        raise CheckpointError(
+            f"{path}: its encoders have width {a.width}, depth {a.depth}, {a.heads} heads; the recipe asks for "
+            f"{b.width}, {b.depth}, {b.heads}; set model.encoder to match"
+        )
+    eps, wanted = saved.model.encoder.norm_eps, asked.model.encoder.norm_eps
+    if eps != wanted:
+        raise CheckpointError(f"{path}: its norms have eps {eps:g}, the recipe {wanted:g}; set model.encoder.norm_eps")
+
+
+def _refuse_other_classifier(checkpoint: Checkpoint, config: Config, classes: tuple[str, ...], path: Path) -> None:
+    saved, asked = checkpoint.config.classifier, config.classifier
+    assert saved is not None
+    assert asked is not None
+    if saved.classes != asked.classes:
+        raise CheckpointError(
+            f"{path}: holds a classifier of {saved.classes} classes, the data have {asked.classes}; "
+            "give the pre-trained checkpoint it came from"
+        )
+    names = checkpoint.meta.get("classes", list(classes))
+    if saved.mode != asked.mode or saved.projection != asked.projection or names != list(classes):
+        raise CheckpointError(f"{path}: holds a classifier of other classes or of another mode ({saved.mode})")
 
 
 @dataclass(frozen=True)
@@ -154,30 +184,30 @@ class Finetuned:
     results: dict[str, Any] | None
 
 
-def finetune(config: Config, out: Path, say: Say = log.info) -> Finetuned:
+def finetune(config: Config, out: Path, report: Report = log.info) -> Finetuned:
     """Trains a recipe, or resumes it, and judges what validation chose on the test split, once."""
     splits = build_splits(config)
     config, notices = resolve_finetuning(config, splits, world_size())
     if rank() == 0:
         for line in notices:
-            say(f"note: {line}")
-    run = Finetuner(config, splits, out, say)
+            report(f"note: {line}")
+    run = Finetuner(config, splits, out, report)
     if run.step and rank() == 0:
-        say(f"resuming {out} at step {run.step} of {run.total}")
+        report(f"resuming {out} at step {run.step} of {run.total}")
     outcome = run.run()
-    results = None if outcome.interrupted or splits.test is None else judge(config, splits, out, say)
+    results = None if outcome.interrupted or splits.test is None else evaluate_test(config, splits, out, report)
     return Finetuned(outcome, run.best, results)
 
 
-def judge(config: Config, splits: LabelledSplits, out: Path, say: Say) -> dict[str, Any]:
+def evaluate_test(config: Config, splits: LabelledSplits, out: Path, report: Report) -> dict[str, Any]:
     """The test split under the chosen weights: results.json and report.html, made once; read where they exist."""
     if broadcast_flag(not (out / RESULTS).is_file()):
         assert splits.test is not None
         if rank() == 0:
-            say(f"test: {len(splits.test)} clips under the weights that validation chose")
+            report(f"test: {len(splits.test)} clips under the weights that validation chose")
         loaded = load_classifier(out, str(choose_device()))
-        _, tune = sections(config)
-        inputs = build_inputs(config.audio)
+        _, tune = finetuning_sections(config)
+        inputs = build_inputs(config)
         found = classify_dataset(loaded.model, splits.test, inputs, single=loaded.single, all_frames=tune.all_frames)
         if rank() == 0:
             record = classification_record(loaded, found, split="test", all_frames=tune.all_frames)
@@ -185,3 +215,85 @@ def judge(config: Config, splits: LabelledSplits, out: Path, say: Say) -> dict[s
         broadcast_flag(False)  # nobody reads before it is written
     results: dict[str, Any] = json.loads((out / RESULTS).read_text(encoding="utf-8"))
     return results
+
+
+def finetune_folds(config: Config, out: Path, report: Report = log.info) -> dict[str, Any] | None:
+    """Fine-tunes and judges once per fold, in `out`/fold1 and so on; None if told to stop before the last.
+
+    `data.path` is a prepared folder whose clips have folds, or ESC-50 as it is published. Run again, it carries on.
+    """
+    _, tune = finetuning_sections(config)
+    if not isinstance(config.data, ShardsConfig):
+        raise ConfigError("--folds needs a prepared folder or a published set (data.kind: shards)")
+    folder = _prepared(Path(config.data.path), out / PREPARED, report)
+    results = {}
+    for fold in _folds(folder):
+        data = config.data.model_copy(update={"path": str(folder), "fold": fold})
+        done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, report))
+        if done.outcome.interrupted:
+            return None
+        assert done.results is not None  # a fold always has test clips
+        results[fold] = done.results["metrics"]
+    record: dict[str, Any] = {"task": "folds", "metric": tune.metric, "weights": config.weights or "none: from scratch"}
+    record |= {"folds": results, "mean": _mean(results), "seed": config.seed}
+    if rank() == 0:
+        write_evaluation(out, record, _page(record))
+    return record
+
+
+def _announced(fold: int, report: Report) -> Report:
+    return lambda line: report(f"fold {fold}: {line}")
+
+
+def _prepared(path: Path, place: Path, report: Report) -> Path:
+    """The folder itself if it is prepared; ESC-50's published layout is prepared first, by the first process."""
+    if (path / META).is_file() and (path / INDEX).is_dir():
+        return path
+    failure: EquiAVError | None = None
+    if rank() == 0:
+        try:
+            found = read_benchmark("esc50", path)
+            report(found.line())
+            prepare(found.sources, place, workers=os.cpu_count() or 1, need=("audio",), say=report)
+        except EquiAVError as error:
+            failure = error
+    if broadcast_flag(failure is not None):
+        raise failure or DataError(f"{path}: could not be prepared by the first process")
+    return place
+
+
+def _folds(folder: Path) -> list[int]:
+    clips = ShardDataset(folder, None)
+    found = sorted({int(clips.info(i).get("fold") or 0) for i in range(len(clips))} - {0})
+    if len(found) < 2:
+        raise DataError(f"{folder}: its clips have no folds; --folds is for sets published with some, as ESC-50 is")
+    return found
+
+
+def _mean(results: dict[int, dict[str, float | None]]) -> dict[str, float | None]:
+    """Mean over folds of each figure that is defined in all of them."""
+    means: dict[str, float | None] = {}
+    for name in METRICS:
+        values = [of_fold[name] for of_fold in results.values()]
+        known = [v for v in values if v is not None]
+        means[name] = statistics.fmean(known) if len(known) == len(values) else None
+    return means
+
+
+def _page(record: dict[str, Any]) -> Page:
+    page = Page("One classifier per fold")
+    page.text("Each classifier was trained without one fold, chosen on a part of the others, and judged on that fold.")
+    mean, metric = record["mean"], record["metric"]
+    page.add(cards([(f"mean {name}", _shown(mean[name])) for name in ("mAP", "accuracy")]))
+    figure = new_figure(6.5, 3.0)
+    names = [f"fold {fold}" for fold in record["folds"]]
+    bars(figure.add_subplot(), names, {metric: [f[metric] or 0.0 for f in record["folds"].values()]}, f"{metric}, %")
+    page.figure(png(figure))
+    rows = [[f"fold {k}", *(_shown(v[name]) for name in METRICS), str(v["clips"])] for k, v in record["folds"].items()]
+    page.text("mAP and accuracy in per cent.", note=True)
+    page.add(table(["", *METRICS, "clips"], [*rows, ["mean", *(_shown(mean[name]) for name in METRICS), ""]]))
+    return page
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

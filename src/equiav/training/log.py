@@ -1,4 +1,4 @@
-"""What a run writes as it goes: JSON lines, TensorBoard, a live line with the time left; and signs of collapse."""
+"""What a run writes as it goes: JSON lines, TensorBoard, a live line with the time left."""
 
 from __future__ import annotations
 
@@ -8,32 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from jaxtyping import Float
-from torch import Tensor
-
 from equiav.errors import TrainingError
 from equiav.files import write_whole
 from equiav.progress import duration
 
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
-
-
-@torch.no_grad()
-def effective_rank(z: Float[Tensor, "n d"]) -> float:
-    """exp(entropy of the normalised singular values): how many directions the embeddings use; 1 is collapse."""
-    spectrum = torch.linalg.svdvals(F.normalize(z.double(), dim=1))
-    share = spectrum / spectrum.sum().clamp(min=1e-12)
-    return float(torch.exp(-(share * share.clamp(min=1e-12).log()).sum()))
-
-
-@torch.no_grad()
-def uniformity(z: Float[Tensor, "n d"]) -> float:
-    """Log of the mean of exp(-2 d^2) over pairs on the sphere: 0 is collapse, about -4 is spread evenly."""
-    distances = torch.pdist(F.normalize(z.double(), dim=1))
-    return float(torch.exp(-2 * distances.square()).mean().log()) if len(distances) else 0.0
 
 
 def cut_log(path: Path, step: int) -> None:

@@ -1,17 +1,38 @@
-"""AdamW, its state as plain tensors, and the moving average of the weights."""
+"""AdamW, its state as plain tensors, the learning rate, and the moving average of the weights."""
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from equiav.errors import CheckpointError
+from equiav.models import Classifier
+from equiav.objectives import Objective
 
 _SLOTS = ("exp_avg", "exp_avg_sq", "step")
+
+
+@dataclass(frozen=True)
+class WarmupCosine:
+    """From `start` up to `peak` in `warmup` steps, then down to `final` at `total` steps."""
+
+    peak: float
+    total: int
+    warmup: int = 0
+    start: float = 1e-6
+    final: float = 1e-6
+
+    def __call__(self, step: int) -> float:
+        """The learning rate of a step, counted from 0."""
+        if step < self.warmup:
+            return self.start + (self.peak - self.start) * step / self.warmup
+        progress = min(1.0, (step - self.warmup) / max(1, self.total - self.warmup))
+        return self.final + (self.peak - self.final) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -22,40 +43,37 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 def adamw(
     model: nn.Module,
     *,
-    rate: float,
+    lr: float,
     weight_decay: float,
     betas: tuple[float, float],
     scales: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
-    """AdamW over everything trainable; fused where the build has it. `scales` multiply the rate, by parameter name."""
+    """AdamW over everything trainable; fused where the build has it. `scales` multiply the learning rate, by parameter name."""
     groups: dict[float, dict[str, Any]] = {}
     for name, parameter in trainable(model).items():
         scale = (scales or {}).get(name, 1.0)
         groups.setdefault(scale, {"params": [], "scale": scale})["params"].append(parameter)
     fused = all(p.device.type in ("cpu", "cuda") for p in trainable(model).values())
-    return torch.optim.AdamW(list(groups.values()), lr=rate, weight_decay=weight_decay, betas=betas, fused=fused)
+    return torch.optim.AdamW(list(groups.values()), lr=lr, weight_decay=weight_decay, betas=betas, fused=fused)
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """The rate of a step, each group's by its own scale."""
+def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """The learning rate of a step, each group's by its own scale."""
     for group in optimiser.param_groups:
-        group["lr"] = rate * group["scale"]
+        group["lr"] = lr * group["scale"]
 
 
-def layer_scales(model: nn.Module, depth: int, *, decay: float, head: float) -> dict[str, float]:
-    """Rates of a classifier's parts, by parameter name: `head` for what is new, `decay` once more per layer below it.
+def layer_scales(objective: Objective, model: Classifier, *, decay: float, head: float) -> dict[str, float]:
+    """Scales of a classifier's learning rate by parameter name: `head` for what is new, `decay` once more per layer.
 
-    Final norm 1 (it belongs to the last block's output), block l of L decay^(L - l), patches decay^(L + 1).
+    Of an encoder with groups 0 to n: the last 1 (a ViT's final norm belongs to its last block), group k decay^(n - k).
     """
-    scales = {}
-    for name in trainable(model):
-        block = re.search(r"encoders\.\w+\.blocks\.(\d+)\.", name)
-        if block:
-            scales[name] = decay ** (depth - int(block[1]))
-        elif ".patch_embed." in name:
-            scales[name] = decay ** (depth + 1)
-        else:
-            scales[name] = 1.0 if re.search(r"encoders\.\w+\.norm", name) else head
+    scales = dict.fromkeys(trainable(objective), head)
+    for m in model.modalities:
+        groups = model.encoder(m).layers()
+        for number, names in enumerate(groups):
+            scale = decay ** (len(groups) - 1 - number)
+            scales |= {f"model.encoders.{m}.{name}": scale for name in names if f"model.encoders.{m}.{name}" in scales}
     return scales
 
 
@@ -76,6 +94,8 @@ def restore_optimiser(model: nn.Module, optimiser: torch.optim.AdamW, tensors: d
         state = {}
         for slot in _SLOTS:
             key = f"{slot}.{name}"
+            if key not in tensors:  # fine-tuning runs of format 1 called the model "classifier"
+                key = f"{slot}.{name.replace('model.', 'classifier.', 1)}"
             if key not in tensors:
                 raise CheckpointError(f"the checkpoint has no optimiser state for {name}")
             # The step counter of a fused optimiser lives where the parameter does.

@@ -1,88 +1,135 @@
-"""One training step: whole, or in portions through a gradient cache."""
+"""One training step, whole or in micro-batches; and batches brought to the device ahead of their step."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equiav.losses import LossWeights
-from equiav.training.objectives import Objective, Projections, StepDraws
-from equiav.types import Batch, LossTerms
+from equiav.objectives import Draws, Objective, Outputs
+from equiav.objectives.base import LOG
+from equiav.types import Batch
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step leaves beside the gradient, detached: the loss terms with `total`, and the objective's outputs."""
+
+    terms: dict[str, Tensor]
+    outputs: Outputs
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step needs: the objective, the module that synchronises its gradients, and the arithmetic."""
+    """What a step needs: the objective, the module that synchronises its gradients, and the precision."""
 
     objective: Objective
     module: nn.Module  # the objective, or DDP around it
     micro_batch: int | None
     autocast: torch.dtype | None
 
-    def _arithmetic(self, batch: Batch) -> AbstractContextManager[object]:
-        return arithmetic(self.autocast, batch.waveforms.device)
+    def __call__(self, batch: Batch, draws: Draws, step: int, total: int) -> StepOutput:
+        """Leaves the gradient of `total` in the parameters; `step` counts from 1."""
+        size = self.micro_batch
+        if size is None or size >= len(batch):
+            outputs = self._forward(self.module, batch, draws)
+            terms = self.objective.losses(outputs, step, total)
+            terms["total"].backward()  # type: ignore[no-untyped-call]
+            return _detached(terms, outputs)
+        parts = [(i, min(i + size, len(batch))) for i in range(0, len(batch), size)]
+        portions = [(batch.rows(*p), draws.rows(*p)) for p in parts]
+        run = self._summed if self.objective.separable else self._cached
+        return run(parts, portions, step, total)
 
-    def __call__(self, batch: Batch, draws: StepDraws, weights: LossWeights) -> tuple[LossTerms, Projections]:
-        """Leaves the gradient of the weighted sum in the parameters; returns terms and embeddings, detached."""
-        if self.micro_batch is None or self.micro_batch >= len(batch):
-            with self._arithmetic(batch):
-                z = _float(self.module(batch, draws))
-            terms = self.objective.losses(z, weights)
-            terms.total.backward()  # type: ignore[no-untyped-call]
-            return _detached(terms), z.like([x.detach() for x in z.tensors()])
-        return self._cached(batch, draws, weights, self.micro_batch)
+    def _forward(self, module: nn.Module, batch: Batch, draws: Draws) -> Outputs:
+        context = nullcontext() if self.autocast is None else torch.autocast(batch.device.type, dtype=self.autocast)
+        with context:
+            outputs = module(batch, draws)
+        # Losses are always taken in at least single precision.
+        low = (torch.bfloat16, torch.float16)
+        return {name: x.float() if x.dtype in low else x for name, x in outputs.items()}
 
-    def _cached(self, batch: Batch, draws: StepDraws, weights: LossWeights, size: int) -> tuple[LossTerms, Projections]:
-        """The same gradient with the memory of `size` clips.
+    def _synchronised(self, last: bool) -> AbstractContextManager[object]:
+        """Ranks exchange gradients once per step, with the last portion."""
+        if isinstance(self.module, DistributedDataParallel) and not last:
+            return self.module.no_sync()
+        return nullcontext()
 
-        All embeddings are computed without a graph, the loss is differentiated with respect to them, and then each
-        portion is embedded again, the same draws with it, to carry its share of that gradient to the weights.
+    def _summed(
+        self, parts: list[tuple[int, int]], portions: list[tuple[Batch, Draws]], step: int, total: int
+    ) -> StepOutput:
+        """Micro-batches of a loss that is a mean over clips: each adds its share."""
+        count = parts[-1][1]
+        summed: dict[str, Tensor] = {}
+        found = []
+        for (start, stop), portion in zip(parts, portions, strict=True):
+            with self._synchronised(stop == count):
+                outputs = self._forward(self.module, *portion)
+                terms = {
+                    k: v * ((stop - start) / count) for k, v in self.objective.losses(outputs, step, total).items()
+                }
+                terms["total"].backward()  # type: ignore[no-untyped-call]
+            summed = {k: v.detach() + summed[k] if k in summed else v.detach() for k, v in terms.items()}
+            found.append(outputs)
+        return _detached(summed, {name: torch.cat([part[name] for part in found]) for name in found[0]})
+
+    def _cached(
+        self, parts: list[tuple[int, int]], portions: list[tuple[Batch, Draws]], step: int, total: int
+    ) -> StepOutput:
+        """The same gradient with the memory of one portion, for losses that compare clips (gradient cache).
+
+        All outputs are computed without a graph, the loss is differentiated with respect to them, and then each
+        portion is computed again, the same draws with it, to carry its share of that gradient to the weights.
         """
-        portions = [(i, min(i + size, len(batch))) for i in range(0, len(batch), size)]
-        with torch.no_grad(), self._arithmetic(batch):
-            embedded = [_float(self.objective(batch.rows(*p), draws.rows(*p))) for p in portions]
-        columns = zip(*(z.tensors() for z in embedded), strict=True)
-        leaves = [torch.cat(parts).requires_grad_() for parts in columns]
-        moved = zip(*(z.displacement for z in embedded), strict=True)
-        share = torch.tensor([stop - start for start, stop in portions]) / len(batch)
-        displacement = tuple((torch.stack(of).cpu() * share).sum() for of in moved)
-        whole = replace(embedded[0].like(leaves), displacement=displacement)
-        terms = self.objective.losses(whole, weights)
-        gradients = torch.autograd.grad(terms.total, leaves)
-        for portion in portions:
-            last = portion == portions[-1]
-            with synchronised(self.module, last):
-                with self._arithmetic(batch):
-                    z = _float(self.module(batch.rows(*portion), draws.rows(*portion)))
-                parts = zip(z.tensors(), gradients, strict=True)
-                torch.stack([(x * g[slice(*portion)]).sum() for x, g in parts]).sum().backward()  # type: ignore[no-untyped-call]
-        return _detached(terms), whole.like([x.detach() for x in leaves])
+        with torch.no_grad():
+            found = [self._forward(self.objective, *portion) for portion in portions]
+        whole = {name: torch.cat([part[name] for part in found]) for name in found[0]}
+        leaves = {name: x.requires_grad_() for name, x in whole.items() if not name.startswith(LOG)}
+        terms = self.objective.losses(whole, step, total)
+        gradients = dict(zip(leaves, torch.autograd.grad(terms["total"], list(leaves.values())), strict=True))
+        for (start, stop), portion in zip(parts, portions, strict=True):
+            with self._synchronised(stop == parts[-1][1]):
+                outputs = self._forward(self.module, *portion)
+                shares = [(outputs[name] * g[start:stop]).sum() for name, g in gradients.items()]
+                torch.stack(shares).sum().backward()  # type: ignore[no-untyped-call]
+        return _detached(terms, whole)
 
 
-def arithmetic(autocast: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:
-    """The precision networks compute in."""
-    return nullcontext() if autocast is None else torch.autocast(device.type, dtype=autocast)
+def _detached(terms: dict[str, Tensor], outputs: Outputs) -> StepOutput:
+    return StepOutput({k: v.detach() for k, v in terms.items()}, {k: v.detach() for k, v in outputs.items()})
 
 
-def synchronised(module: nn.Module, last: bool) -> AbstractContextManager[object]:
-    """Ranks exchange gradients once per step, with the last portion."""
-    if isinstance(module, DistributedDataParallel) and not last:
-        return module.no_sync()
-    return nullcontext()
+def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
+    """The batches in their order, on `device`, one ahead: on a GPU copies have a stream of their own.
+
+    A step waits for its own result before it asks for the next batch, so that a copy begun only then would leave the
+    GPU idle.
+    """
+    if device.type != "cuda":
+        for batch in batches:
+            yield batch.to(device)
+        return
+    copies = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    before: tuple[Batch, Any] | None = None
+    for batch in batches:
+        with torch.cuda.stream(copies):
+            begun = batch.to(device), copies.record_event()
+        if before is not None:
+            yield _arrived(*before, device)
+        before = begun
+    if before is not None:
+        yield _arrived(*before, device)
 
 
-def _float(z: Projections) -> Projections:
-    """Losses are always taken in at least single precision."""
-    return z.like([_at_least_float(x) for x in z.tensors()])
-
-
-def _at_least_float(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
-def _detached(terms: LossTerms) -> LossTerms:
-    return LossTerms(*(x.detach() for x in (terms.inter, terms.intra_audio, terms.intra_visual, terms.total)))
+def _arrived(batch: Batch, arrival: Any, device: torch.device) -> Batch:
+    """The batch, for work on the device's current stream, which waits for this copy and no later one."""
+    stream = torch.cuda.current_stream(device)
+    stream.wait_event(arrival)
+    for x in batch.tensors():
+        x.record_stream(stream)  # allocated on the copies' stream: not to be reused before the step is done
+    return batch

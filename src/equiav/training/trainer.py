@@ -1,140 +1,365 @@
-"""Pre-training: what a step of Algorithm 1 needs, retrieval on validation, checkpoints with their banks."""
+"""A training run: steps, logs, checkpoints; interrupted and resumed it ends where an uninterrupted one does."""
 
 from __future__ import annotations
 
+import inspect
+import logging
+import math
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, ClassVar, cast
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from equiav.build import build_bank, build_inputs, build_model, build_pipelines
-from equiav.build_data import build_clips, build_schedule
-from equiav.checkpoint import load_checkpoint
+from equiav.build import build_dataset, build_model, build_objective, build_schedule
+from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state
 from equiav.config import Config
-from equiav.data import ClipDataset
-from equiav.distributed import rank
-from equiav.errors import DataError
-from equiav.evaluation import Record, retrieval_record
-from equiav.inference import BANK, save_model
-from equiav.losses import LossWeights
-from equiav.models import EquiAV, load_strict
-from equiav.training.guards import health, refuse_impossible
-from equiav.training.log import RunLog
-from equiav.training.objectives import Objective, draw_step, strategy_weights
-from equiav.training.run import Run, Say, Taken, choose_device, log, prepare_folder
-from equiav.training.step import Step
-from equiav.types import Batch, Modality
+from equiav.data import Dataset, Schedule, training_batches
+from equiav.distributed import broadcast_flag, everyone, gather, rank, world_size
+from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError, TrainingError
+from equiav.evaluation import Evaluator, Retrieval
+from equiav.inference import BANK, LoadedModel, save_model, with_banks
+from equiav.models import load_strict
+from equiav.objectives import Objective
+from equiav.training.log import Progress, RunLog
+from equiav.training.optim import (
+    WarmupCosine,
+    adamw,
+    optimiser_tensors,
+    restore_optimiser,
+    set_lr,
+    update_average,
+)
+from equiav.training.step import Step, StepOutput, prefetch
+from equiav.types import Batch
+
+log = logging.getLogger(__name__)
+
+Report = Callable[[str], None]
+Weights = dict[str, Tensor]
+RAW = "raw."  # weights as trained, kept in the state where the checkpoint's own are the moving average
+CLIPS_NAMED = 8
 
 
-class Trainer(Run):
-    """Pre-trains one recipe into one folder; `say` receives progress lines."""
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the last step, and whether it was told to stop before its time."""
 
-    kind = "pretrained"
-    model: EquiAV
-    objective: Objective
+    step: int
+    total: int
+    interrupted: bool
 
-    def __init__(self, config: Config, out: Path, say: Say = log.info) -> None:
-        refuse_impossible(config)
-        prepare_folder(out)
-        clips = build_clips(config, "train")
-        self.validation = _validation_clips(config, say)
-        schedule = build_schedule(config, clips)
-        model = build_model(config).to(choose_device())
-        objective = _build_objective(config, model)
-        super().__init__(config, out, say, clips=clips, schedule=schedule, model=model, objective=objective)
+
+def choose_device() -> torch.device:
+    """A GPU of this process where there is one."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", rank() % torch.cuda.device_count())
+    return torch.device("cpu")
+
+
+def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
+    """bfloat16 where the hardware gains from it; a CPU does not."""
+    if precision == "bfloat16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()):
+        return torch.bfloat16
+    return None
+
+
+class Trainer:
+    """Trains one recipe into one folder; `report` receives progress lines.
+
+    Objective, data and evaluators are built from the recipe; any of them can be given instead: a method of your own,
+    your own dataset, other numbers to watch on validation.
+    """
+
+    kind: ClassVar[str] = "pretrained"  # what its checkpoints call themselves
+
+    def __init__(
+        self,
+        config: Config,
+        out: Path,
+        report: Report = log.info,
+        *,
+        objective: Objective | None = None,
+        dataset: Dataset | None = None,
+        validation: Dataset | None = None,
+        evaluators: Sequence[Evaluator] = (Retrieval(),),
+        lr_scales: Mapping[str, float] | None = None,
+    ) -> None:
+        self.config, self.out, self.report, self.evaluators = config, out, report, evaluators
+        self._check_recipe()
+        self._prepare_folder()
+        self.clips = build_dataset(config, "train") if dataset is None else dataset
+        self.validation = self._validation() if validation is None else validation
+        self.schedule: Schedule = build_schedule(config, self.clips)
+        self.device = choose_device()
+        self.objective = build_objective(config, build_model(config)) if objective is None else objective
+        self.objective.to(self.device)
+        self.model = self.objective.model
+        train, optim, per_epoch = config.train, config.optim, self.schedule.steps_per_epoch
+        self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
+        warmup = optim.warmup_steps if optim.warmup_steps is not None else round((optim.warmup_epochs or 0) * per_epoch)
+        self.lr = WarmupCosine(optim.rate, self.total, warmup, optim.start_rate, optim.final_rate)
+        self.optimiser = adamw(
+            self.objective, lr=optim.rate, weight_decay=optim.weight_decay, betas=optim.betas, scales=lr_scales
+        )
+        self.autocast = autocast_type(train.precision, self.device)
+        self.module: nn.Module = self.objective  # under DDP once the loop begins
+        self.average = {k: v.clone() for k, v in self.model.state_dict().items()} if train.ema else None
+        self._stop = False
+        self.step = self._resume()
+
+    def _check_recipe(self) -> None:
+        """Refuses recipes that are valid as files and senseless as pre-training."""
+        config = self.config
+        if config.classifier is not None:
+            raise ConfigError("classifier: a pre-training recipe has none")
+        if config.augment.layout != "paper":
+            raise ConfigError("augment.layout: the released layout is for using imported checkpoints; train with paper")
+        if config.model.encoder.norm_augmented and config.objective.intra != "equivariant":
+            raise ConfigError("model.encoder.norm_augmented: only intra equivariant has an augmented view of its own")
+
+    def _prepare_folder(self) -> None:
+        """Makes the folder of the run and tries to write there, before anything expensive."""
+        try:
+            (self.out / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            probe = self.out / f".probe-{rank()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise TrainingError(f"{self.out}: cannot be written ({error.strerror})") from error
+
+    def _validation(self) -> Dataset | None:
+        """Read at the start: a run must not find out at its end that there is nothing to validate on."""
+        if self.config.train.evaluate_every is None:
+            return None
+        try:
+            return build_dataset(self.config, "validation")
+        except DataError as error:
+            if rank() == 0:
+                self.report(f"no validation in this run: {error}")
+            return None
+
+    def _resume(self) -> int:
+        """Loads the newest checkpoint of the folder, or the given starting weights; returns the step it stands at."""
+        found = checkpoints_of(self.out)
+        if not found:
+            if self.config.weights:
+                self._start_from(Path(self.config.weights))
+                if self.average is not None:
+                    self.average = {k: v.clone() for k, v in self.model.state_dict().items()}
+            return 0
+        step, path = found[-1]
+        checkpoint = load_checkpoint(path)
+        refuse_changed(checkpoint.config, self.config, path)
+        clips = checkpoint.meta.get("clips")
+        if clips != len(self.clips):
+            raise CheckpointError(
+                f"{path}: was made with {clips} clips, now there are {len(self.clips)}; use a new --out"
+            )
+        if len(set(everyone([step]))) > 1:
+            raise CheckpointError(f"{self.out}: processes see different checkpoints; it must be a folder they share")
+        state = load_state(path)
+        raw = {k.removeprefix(RAW): v for k, v in state.items() if k.startswith(RAW)}
+        weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
+        load_strict(self.model, raw or weights, str(path))
+        restore_optimiser(self.objective, self.optimiser, state)
+        if self.average is not None:
+            self.average = {k: v.to(self.device) for k, v in weights.items()}
+        self._restore_meta(checkpoint.meta)
+        return step
 
     def _start_from(self, path: Path) -> None:
+        """Loads the recipe's starting weights."""
         checkpoint = load_checkpoint(path)
         weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
         if checkpoint.meta.get("kind") == "mae":  # gives encoders; predictor and heads stay as the recipe draws them
-            encoders = tuple(f"{m.value}.f." for m in Modality)
+            own = self.model.state_dict()
+            encoders = tuple(f"{m}.f." for m in self.objective.model.modalities)  # type: ignore[union-attr]
             given = {k: v for k, v in weights.items() if k.startswith(encoders)}
-            weights = {k: v for k, v in self.model.state_dict().items() if not k.startswith(encoders)} | given
+            weights = {k: v for k, v in own.items() if not k.startswith(encoders)} | given
         load_strict(self.model, weights, str(path))
 
-    def _gradient(self, batch: Batch) -> Taken:
-        cfg = self.config
-        draws = draw_step(
-            self.objective.augment, cfg.train.batch, cfg.objective.representations, cfg.seed, self.step,
-            tokens=self.objective.tokens, keep=cfg.objective.keep_tokens,
-        ).rows(*self._rows())  # fmt: skip
-        w = cfg.objective.weights
-        weights = strategy_weights(
-            LossWeights(w.inter, w.intra_audio, w.intra_visual), cfg.objective.strategy, self.step + 1, self.total
-        )
-        terms, z = Step(self.objective, self.module, cfg.train.micro_batch, self.autocast)(batch, draws, weights)
+    def run(self) -> Outcome:
+        """Trains to the end, or until told to stop; SIGTERM saves and returns."""
+        before = signal.signal(signal.SIGTERM, self._on_signal)
+        journal = RunLog(self.out, self.step) if rank() == 0 else None
+        try:
+            if self.step < self.total:
+                self._loop(journal)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            if journal:
+                journal.close()
+        return Outcome(self.step, self.total, self.step < self.total)
 
-        def values() -> dict[str, float]:
-            return {
-                "loss": float(terms.total),
-                "inter": float(terms.inter),
-                "intra_audio": float(terms.intra_audio),
-                "intra_visual": float(terms.intra_visual),
-                **health(z),
-            }
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stop = True
 
-        return Taken(terms.total, z.tensors(), values)
+    def _loop(self, journal: RunLog | None) -> None:
+        train = self.config.train
+        if world_size() > 1:
+            devices = [self.device.index] if self.device.type == "cuda" else None
+            self.module = distributed_module(self.objective, devices)
+        batches = training_batches(
+            self.clips, self.schedule, start=self.step, stop=self.total,
+            rank=rank(), world_size=world_size(), workers=train.workers, further_rows=self._further_rows,
+        )  # fmt: skip
+        progress = Progress(self.total, self.step, self.report if rank() == 0 else lambda line: None)
+        for batch in prefetch(cast(Iterable[Batch], batches), self.device):
+            self._take(batch, journal, progress)
+            stop = broadcast_flag(self._stop)
+            if stop or self.step % train.checkpoint_every == 0 or self.step == self.total:
+                self._first_process(self._write)
+            if stop:
+                break
+
+    def _further_rows(self, step: int) -> list[int]:
+        """Rows of a step's global batch that this process reads beside its own (mixup)."""
+        return []
+
+    def _prepared(self, batch: Batch) -> Batch:
+        """The batch as the objective takes it."""
+        return batch
+
+    def _take(self, batch: Batch, journal: RunLog | None, progress: Progress) -> None:
+        """One step: draws, losses, update, records."""
+        config = self.config
+        lr = self.lr(self.step)
+        set_lr(self.optimiser, lr)
+        self.optimiser.zero_grad(set_to_none=True)
+        batch = self._prepared(batch)
+        draws = self.objective.draw(config.train.batch, config.seed, self.step).rows(*self._rows())
+        step = Step(self.objective, self.module, config.train.micro_batch, self.autocast)
+        done = step(batch, draws, self.step + 1, self.total)
+        norm = self._clip()
+        refuse_nan(done, norm, batch.ids, self.step + 1)
+        self.optimiser.step()
+        self.step += 1
+        if self.average is not None and config.train.ema:
+            update_average(self.average, self.model, config.train.ema)
+        progress.update(self.step, f"loss {float(done.terms['total']):.3f}")
+        if self.step % config.train.log_every == 0 or self.step in (1, self.total):
+            values = self._logged(done)
+            if journal:
+                journal.write("train", self.step, {**values, "lr": lr, "gradient_norm": norm})
+        self._evaluate(journal)
+
+    def _logged(self, done: StepOutput) -> dict[str, float]:
+        """What log.jsonl says of a step, worked out by all processes together."""
+        terms = {name: float(gather(value[None]).mean()) for name, value in done.terms.items()}
+        return {"loss": terms.pop("total"), **terms, **self.objective.health(done.outputs)}
+
+    def _clip(self) -> float:
+        """Clips the gradient where the recipe says so; its norm before that."""
+        limit = self.config.optim.clip
+        if limit is not None:
+            return float(nn.utils.clip_grad_norm_(self.objective.parameters(), limit))
+        return float(nn.utils.get_total_norm([p.grad for p in self.objective.parameters() if p.grad is not None]))
+
+    def _rows(self) -> tuple[int, int]:
+        """Which rows of the global batch belong to this process."""
+        share = self.config.train.batch // world_size()
+        return rank() * share, (rank() + 1) * share
 
     def _evaluate(self, journal: RunLog | None) -> None:
+        """Called after every step: evaluates when it is time."""
         every = self.config.train.evaluate_every
-        if every and self.validation and (self.step % every == 0 or self.step == self.total):
-            result = self.evaluate(self.validation)
+        if not (every and self.validation and (self.step % every == 0 or self.step == self.total)):
+            return
+        for evaluator in self.evaluators:
+            results = evaluator(self.loaded(), self.validation)
             if journal:
-                journal.write("validation", self.step, _flat(result))
-                self.say(f"validation at step {self.step}: {_headline(result)}")
+                journal.write("validation", self.step, results.scalars())
+                self.report(f"validation at step {self.step}: {results.headline()}")
 
-    def evaluate(self, clips: ClipDataset) -> Record:
-        """Zero-shot retrieval, as the model would be used: with the moving average where there is one."""
-        cfg = self.config
+    def loaded(self) -> LoadedModel:
+        """The model as it would be used now: with its banks, and with the moving average where there is one."""
         model = self.model
         if self.average is not None:
-            model = build_model(cfg).to(self.device)
+            model = build_model(self.config).to(self.device)
             model.load_state_dict(self.average)
-        return retrieval_record(
-            model,
-            clips,
-            build_inputs(cfg.audio),
-            {m: build_bank(cfg, m) for m in Modality},
-            cfg.objective.representation,
-        )
+        return with_banks(model, self.config)
 
-    def _store(
-        self, path: Path, weights: dict[str, Tensor], meta: dict[str, Any], state: dict[str, Tensor] | None
-    ) -> None:
-        save_model(path, self.config, weights, meta, state=state)
-
-
-def _build_objective(config: Config, model: EquiAV) -> Objective:
-    cfg = config.objective
-    return Objective(
-        model,
-        build_pipelines(config.augment),
-        build_inputs(config.audio),
-        intra=cfg.intra,
-        inter=cfg.inter,
-        loss=cfg.loss,
-        tau=cfg.temperature,
-    )
-
-
-def _validation_clips(config: Config, say: Say) -> ClipDataset | None:
-    """Read at the start: a run must not find out at its end that there is nothing to validate on."""
-    if config.train.evaluate_every is None:
-        return None
-    try:
-        return build_clips(config, "validation")
-    except DataError as error:
+    def _first_process(self, write: Callable[[], None]) -> None:
+        """The first process writes; where it cannot, all stop."""
+        failure: EquiAVError | None = None
         if rank() == 0:
-            say(f"no validation in this run: {error}")
-        return None
+            try:
+                write()
+            except EquiAVError as error:
+                failure = error
+        failed = broadcast_flag(failure is not None)
+        if failure:
+            raise failure
+        if failed:
+            raise TrainingError(f"{self.out}: the first process could not write its checkpoint")
+
+    def _write(self) -> None:
+        """The checkpoint of this step; those no longer kept go."""
+        state = optimiser_tensors(self.objective, self.optimiser)
+        weights = self.model.state_dict()
+        if not all(bool(value.isfinite().all()) for value in weights.values()):
+            raise TrainingError(
+                f"the weights are no numbers any more at step {self.step}; the checkpoint before it stays"
+            )
+        if self.average is not None:
+            state |= {RAW + k: v for k, v in weights.items()}
+            weights = self.average
+        self._store(self.out / CHECKPOINTS / f"{STEP}{self.step:08d}", weights, state)
+        for _, old in checkpoints_of(self.out)[: -self.config.train.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        for draft in (self.out / CHECKPOINTS).glob(".*"):  # what a kill left half-written
+            shutil.rmtree(draft, ignore_errors=True)
+
+    def _store(self, path: Path, weights: Weights, state: Weights | None) -> None:
+        """Writes a checkpoint folder."""
+        save_model(path, self.config, weights, self._meta(), state=state)
+
+    def _meta(self) -> dict[str, Any]:
+        """What a checkpoint's meta.json says."""
+        return {"kind": self.kind, "step": self.step, "total": self.total, "clips": len(self.clips)}
+
+    def _restore_meta(self, meta: dict[str, Any]) -> None:
+        """Takes back from a checkpoint what a resumed run must know."""
 
 
-def _flat(result: Record) -> dict[str, float]:
-    return {f"{way}/{k}": v for way, values in result.items() for k, v in values.items()}
+def distributed_module(objective: nn.Module, devices: list[int] | None) -> nn.Module:
+    """The objective under DDP; its buffers never change, so no step sends them."""
+    names = inspect.signature(DistributedDataParallel).parameters
+    key = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"  # renamed in torch 2.13
+    return DistributedDataParallel(objective, devices, **cast(Any, {key: False}))
 
 
-def _headline(result: Record) -> str:
-    """The figure to watch: R@10, or P@10 where only classes pair."""
-    forth, back = result["audio_to_video"], result["video_to_audio"]
-    key = "R@10" if "R@10" in forth else "P@10"
-    return f"{key} {forth[key]:.1f} % (audio to video), {back[key]:.1f} %"
+def refuse_changed(saved: Config, asked: Config, path: Path) -> None:
+    """A run is resumed under its own recipe or not at all; the first differing keys are named."""
+    if saved == asked:
+        return
+    changed = _differences(saved.model_dump(mode="json"), asked.model_dump(mode="json"))
+    shown = "; ".join(changed[:3])
+    raise CheckpointError(f"{path}: was made with another recipe ({shown}); use the same recipe or a new --out")
+
+
+def _differences(a: Any, b: Any, where: str = "") -> list[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys = [*a, *(k for k in b if k not in a)]
+        return [d for k in keys for d in _differences(a.get(k), b.get(k), f"{where}.{k}" if where else str(k))]
+    return [] if a == b else [f"{where} was {a}, now {b}"]
+
+
+def refuse_nan(done: StepOutput, norm: float, ids: Sequence[str], step: int) -> None:
+    """Stops a run whose loss or gradient is not a number, naming the step and the clips it came from."""
+    loss = float(done.terms["total"])
+    if broadcast_flag(not (math.isfinite(loss) and math.isfinite(norm))):
+        rows = torch.stack([~x.isfinite().reshape(len(x), -1).all(dim=1) for x in done.outputs.values()])
+        bad = everyone([name for name, is_bad in zip(ids, rows.any(dim=0).tolist(), strict=True) if is_bad])
+        bad = bad or everyone(list(ids))
+        more = f" and {len(bad) - CLIPS_NAMED} more" if len(bad) > CLIPS_NAMED else ""
+        what = "gradient" if math.isfinite(loss) else "loss"
+        shown = ", ".join(bad[:CLIPS_NAMED])
+        raise TrainingError(f"the {what} is not a number at step {step}; clips: {shown}{more}; nothing of it was saved")

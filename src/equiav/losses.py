@@ -1,10 +1,12 @@
-"""nt_xent, equimod, info_nce: contrastive losses over the whole (gathered) batch.
+"""The losses of the paper as functions of embeddings: nt_xent, equimod, info_nce over the whole (gathered) batch.
 
 Under torchrun each gathers the embeddings of all ranks with gradient, so that value and gradient are those of one
 process with the whole batch. All three share the negatives of Eq. (8); they differ in what the denominator holds.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +18,9 @@ from equiav.errors import ShapeError
 
 Embedding = Float[Tensor, "batch width"]
 Scalar = Float[Tensor, ""]
+IntraLoss = Callable[[Tensor, Tensor, float], Tensor]  # (z_hat, z', tau)
+
+__all__ = ["IntraLoss", "equiav", "equimod", "info_nce", "nt_xent"]
 
 
 def _pair(a: Tensor, b: Tensor, tau: float) -> tuple[Tensor, Tensor]:
@@ -61,3 +66,9 @@ def info_nce(z_a: Embedding, z_v: Embedding, tau: float) -> Scalar:
     logits = a @ v.T / tau
     pairs = torch.arange(len(a), device=a.device)
     return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2
+
+
+def equiav(terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> Scalar:
+    """L_EquiAV = l_inter L^inter + l_a L_a^intra + l_v L_v^intra, Eq. (16); a term without a weight counts once."""
+    weighted = [weights.get(name, 1.0) * term for name, term in terms.items()]
+    return torch.stack(weighted).sum() if len(weighted) > 3 else sum(weighted[1:], weighted[0])

@@ -1,4 +1,4 @@
-"""Mixup: which clips of a global batch are mixed, by how much, and the mixing of sounds and pictures."""
+"""Mixup: which clips of a global batch are mixed, by how much, and the mixing itself."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Mixing:
     partner: Int64[Tensor, " batch"]
     share: Float[Tensor, " batch"]
 
-    def visitors(self, start: int, stop: int) -> list[int]:
+    def further_rows(self, start: int, stop: int) -> list[int]:
         """Rows outside `start` to `stop` that the rows inside are mixed with: a process must read them as well."""
         wanted = set(self.partner[start:stop][self.share[start:stop] < 1].tolist())
         return sorted(row for row in wanted if not start <= row < stop)
 
     def local(self, start: int, stop: int) -> Mixing:
-        """The same for a process that holds rows `start` to `stop` and behind them its visitors."""
+        """The same for a process that holds rows `start` to `stop` and behind them its further rows."""
         place = {row: row - start for row in range(start, stop)}
-        place |= {row: stop - start + k for k, row in enumerate(self.visitors(start, stop))}
+        place |= {row: stop - start + k for k, row in enumerate(self.further_rows(start, stop))}
         # Rows that stay as they are may have a partner that was not read: their own row stands in, with no weight.
         here = [place.get(row, k) for k, row in enumerate(self.partner[start:stop].tolist())]
         return Mixing(torch.tensor(here, dtype=torch.int64), self.share[start:stop])
 
     def mix(self, x: Tensor) -> Tensor:
-        """share * x[row] + (1 - share) * x[partner] for the rows of this mixing; rows behind them are visitors."""
+        """share * x[row] + (1 - share) * x[partner] for the rows of this mixing; rows behind them are further_rows."""
         own = x[: len(self.share)]
         if bool((self.share == 1).all()):
             return own
@@ -52,37 +52,16 @@ def draw_mixing(batch: int, p: float, beta: int, rng: torch.Generator) -> Mixing
     return Mixing(partner, torch.where(mixed, share, 1.0))
 
 
-@dataclass(frozen=True)
-class MixedBatch:
-    """What a classifier is trained on: sounds before their spectrograms, pictures in [0, 1], targets."""
+def mix_batch(batch: Batch, mixing: Mixing) -> Batch:
+    """Mixes inputs and targets of a clip with the same partner by the same share; audio lasts as long as the longer.
 
-    names: tuple[str, ...]
-    waveforms: Float[Tensor, "n samples"]
-    lengths: Int64[Tensor, " n"]
-    pictures: Float[Tensor, "n 3 h w"]
-    targets: Float[Tensor, "n classes"]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def rows(self, start: int, stop: int) -> MixedBatch:
-        """The clips from `start` up to `stop`."""
-        part = slice(start, stop)
-        return MixedBatch(
-            self.names[part], self.waveforms[part], self.lengths[part], self.pictures[part], self.targets[part]
-        )
-
-
-def mix_batch(batch: Batch, targets: Float[Tensor, "all classes"], mixing: Mixing) -> MixedBatch:
-    """Mixes sounds, pictures and labels of a clip with the same partner by the same share; as long as the longer."""
+    Frames become floats in [0, 1]; waveforms are mixed before their spectrograms.
+    """
     n = len(mixing.share)
-    lengths = batch.lengths[:n]
-    other = batch.lengths[mixing.partner.to(batch.lengths.device)]
-    mixed = (mixing.share < 1).to(lengths.device)
-    return MixedBatch(
-        batch.names[:n],
-        mixing.mix(batch.waveforms),
-        torch.where(mixed, torch.maximum(lengths, other), lengths),
-        mixing.mix(to_float(batch.frames)),
-        mixing.mix(targets.to(batch.waveforms.device)),
-    )
+    inputs = {m: mixing.mix(x if x.is_floating_point() else to_float(x)) for m, x in batch.inputs.items()}
+    lengths = {}
+    for m, own in batch.lengths.items():
+        mixed = (mixing.share < 1).to(own.device)
+        lengths[m] = torch.where(mixed, torch.maximum(own[:n], own[mixing.partner.to(own.device)]), own[:n])
+    targets = None if batch.targets is None else mixing.mix(batch.targets)
+    return Batch(batch.ids[:n], inputs, lengths, targets)

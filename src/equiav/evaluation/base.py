@@ -1,0 +1,83 @@
+"""What an evaluation is: a callable on a model and a dataset, whose results are plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from equiav.data import Dataset
+from equiav.inference import LoadedModel
+
+RESULTS, REPORT = "results.json", "report.html"
+Report = Callable[[str], None]
+
+
+def silent(line: str) -> None:
+    """Reports nothing."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What an evaluation found: the same in Python, in results.json, on its page and in the tables.
+
+    `record` is plain data and holds whatever the page shows; `primary` is the place of the metric to watch in it, keys
+    joined by "/". `assets` are the images and audio of the page by file name. `lines` are for a terminal.
+    """
+
+    task: str
+    record: Mapping[str, Any]
+    primary: str
+    lines: tuple[str, ...] = ()
+    template: str | None = None  # of the page; None: a page of tables
+    assets: Mapping[str, bytes] = field(default_factory=dict)
+    watch: str = ""  # the part of the record whose numbers go into a training log
+
+    def __getitem__(self, place: str) -> Any:
+        """A value by its place, keys joined by "/": results["retrieval/audio_to_video/R@10"]."""
+        found: Any = self.record
+        for key in place.split("/"):
+            found = found[key]
+        return found
+
+    @property
+    def value(self) -> float:
+        """The primary metric."""
+        return float(self[self.primary])
+
+    def scalars(self) -> dict[str, float]:
+        """The numbers worth a curve, by their place."""
+        return dict(_flat(self[self.watch] if self.watch else self.record))
+
+    def headline(self) -> str:
+        """The metric to watch, in a few words."""
+        return f"{self.primary.split('/', 1)[-1].replace('/', ' ').replace('_', ' ')} {self.value:.1f}"
+
+    def write(self, folder: Path) -> Path:
+        """Writes results.json with its provenance and report.html; returns the page's path."""
+        from equiav.report import write_results  # plots take a second to import
+
+        return write_results(folder, self)
+
+
+def _flat(tree: Any, place: str = "") -> list[tuple[str, float]]:
+    if isinstance(tree, Mapping):
+        return [pair for key, value in tree.items() for pair in _flat(value, f"{place}/{key}" if place else str(key))]
+    return [(place, float(tree))] if isinstance(tree, int | float) else []
+
+
+class Evaluator(Protocol):
+    """Measures a model on a dataset; used by the trainer, the demo, the command line and the tables alike."""
+
+    primary: str
+    greater_is_better: bool
+
+    def __call__(self, model: LoadedModel, dataset: Dataset) -> Results:
+        """What was found."""
+        ...
+
+
+def evaluation_folder(model: Path, task: str) -> Path:
+    """Where the results of a task go if nobody says: beside the model they are about."""
+    return model / "evaluation" / task

@@ -1,0 +1,21 @@
+"""Training methods, one file each: model, augmentations and losses together, and the protocol they share."""
+
+from equiav.objectives.base import Draws, NoDraws, Objective, Outputs, effective_rank, uniformity
+from equiav.objectives.classification import ClassificationObjective, binary_cross_entropy, cross_entropy
+from equiav.objectives.equiav import EquiAVObjective, ModalityDraws, StepDraws, strategy_weights
+
+__all__ = [
+    "ClassificationObjective",
+    "Draws",
+    "EquiAVObjective",
+    "ModalityDraws",
+    "NoDraws",
+    "Objective",
+    "Outputs",
+    "StepDraws",
+    "binary_cross_entropy",
+    "cross_entropy",
+    "effective_rank",
+    "strategy_weights",
+    "uniformity",
+]
