@@ -7,7 +7,6 @@ from equiav.build import build_model
 from equiav.config import parse_config
 from equiav.models import draw_tokens
 from equiav.randomness import stream
-from equiav.types import Modality
 from tests.models.test_models import TINY
 
 B = 3
@@ -19,7 +18,7 @@ def model():
 
 
 def inputs(m, rng, batch=B):
-    shape = (batch, 1, 64, 32) if m is Modality.AUDIO else (batch, 3, 32, 32)
+    shape = (batch, 1, 64, 32) if m == "audio" else (batch, 3, 32, 32)
     return torch.randn(shape, generator=rng)
 
 
@@ -42,13 +41,13 @@ def test_all_or_hardly_any():
     assert draw_tokens(4, 8, 0.001, stream(0, 0, "tokens")).shape == (4, 1)
 
 
-@pytest.mark.parametrize("m", list(Modality))
+@pytest.mark.parametrize("m", ["audio", "visual"])
 def test_everything_chosen_is_everything(model, m, rng):
     x, tokens = inputs(m, rng), len(model[m].f.pos_embed)
     torch.testing.assert_close(model[m].encode(x, torch.arange(tokens).expand(B, -1)), model[m].encode(x))
 
 
-@pytest.mark.parametrize("m", list(Modality))
+@pytest.mark.parametrize("m", ["audio", "visual"])
 def test_chosen_tokens_keep_their_patch_and_place(model, m, rng):
     """Before the blocks a kept token is what it would have been among all."""
     f, x = model[m].f, inputs(m, rng)
@@ -61,7 +60,7 @@ def test_chosen_tokens_keep_their_patch_and_place(model, m, rng):
 
 
 def test_dropped_tokens_are_not_seen(model, rng):
-    x = inputs(Modality.VISUAL, rng)
+    x = inputs("visual", rng)
     chosen = torch.tensor([[0, 3]]).expand(B, -1)  # of a grid of 2 x 2
     y = x.clone()
     y[:, :, :16, 16:] += 5  # token 1
@@ -71,7 +70,7 @@ def test_dropped_tokens_are_not_seen(model, rng):
 
 
 def test_views_have_tokens_of_their_own(model, rng):
-    x, y = (inputs(Modality.AUDIO, rng) for _ in range(2))
+    x, y = (inputs("audio", rng) for _ in range(2))
     chosen = draw_tokens(2 * B, len(model.audio.f.pos_embed), 0.5, rng)
     h, h_aug = model.audio.encode_views(x, y, chosen)
     torch.testing.assert_close(h, model.audio.encode(x, chosen[:B]))

@@ -6,15 +6,13 @@ import json
 import pytest
 import torch
 
-from equiav.build import build_inputs, build_model, build_pipelines
-from equiav.build_data import build_clips
+from equiav.build import build_dataset, build_inputs, build_model, build_pipelines
 from equiav.checkpoint import load_checkpoint
 from equiav.data import collate
 from equiav.errors import ConfigError
 from equiav.losses import LossWeights
 from equiav.models import vit
 from equiav.training import VIEWS, Objective, Step, Trainer, draw_step, finetune
-from equiav.types import Modality
 from tests.training.small import small_config
 
 N, S, SEED = 6, 3, 5
@@ -24,7 +22,7 @@ CHECKPOINTED = small_config("train.checkpoint_activations=true")
 
 @pytest.fixture(scope="module")
 def batch():
-    clips = build_clips(CONFIG, "train")
+    clips = build_dataset(CONFIG, "train")
     return collate([clips.sample(i, i % clips.frames) for i in range(N)])
 
 
@@ -116,7 +114,7 @@ def test_a_classifier_is_checkpointed_too(tmp_path, counted):
 def test_tokens_are_drawn_per_view_and_cut_by_rows(batch):
     o = objective()
     d = draws(o, 0.5)
-    for m in Modality:
+    for m in ("audio", "visual"):
         tokens = d[m].tokens
         assert tokens.shape == (N, len(VIEWS), o.tokens[m] // 2)
         assert not torch.equal(tokens[:, 0], tokens[:, 1])
@@ -139,8 +137,8 @@ def test_encoders_see_the_drawn_tokens(batch, choices):
     d = draws(o, 0.5)
     z = o(batch, d)
     for m, inter, intra in (
-        (Modality.AUDIO, z.inter_audio, z.intra_audio),
-        (Modality.VISUAL, z.inter_visual, z.intra_visual),
+        ("audio", z.inter_audio, z.intra_audio),
+        ("visual", z.inter_visual, z.intra_visual),
     ):
         net, x = o.model[m], o.inputs.before_augmentation(batch, m)
 

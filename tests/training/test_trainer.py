@@ -246,14 +246,14 @@ def test_inputs_keep_their_precision_under_autocast(tmp_path):
 
 def test_a_set_without_validation_is_said_and_trained_on(tmp_path, monkeypatch):
     said = []
-    real = trainer_module.build_clips
+    real = trainer_module.build_dataset
 
     def without(config, split):
         if split == "validation":
             raise DataError("no clips for validation")
         return real(config, split)
 
-    monkeypatch.setattr(trainer_module, "build_clips", without)
+    monkeypatch.setattr(trainer_module, "build_dataset", without)
     Trainer(small_config("train.steps=2", "train.evaluate_every=1"), tmp_path, said.append).run()
     assert "no validation in this run: no clips for validation" in said
     assert [step for step, _ in checkpoints_of(tmp_path)] == [2]

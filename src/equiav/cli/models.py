@@ -54,7 +54,7 @@ def export(
     """
     from equiav.export import export as write
 
-    graphs = write(model, out, onnx=onnx, licence=licence, say=say)
+    graphs = write(model, out, onnx=onnx, licence=licence, report=say)
     end_line()
     for graph in graphs:
         print(f"{graph.file}: within {graph.difference:.1e} of the model over {graph.compared} embeddings")

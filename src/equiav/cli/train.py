@@ -49,7 +49,7 @@ def pretrain(
 
     Writes checkpoints/, log.jsonl and tensorboard/ into the run's folder. SIGTERM saves and exits with 143.
     """
-    from equiav.build_data import resolve
+    from equiav.build import resolve
     from equiav.config import load_config
     from equiav.distributed import rank, started, world_size
     from equiav.training import STOPPED, Trainer

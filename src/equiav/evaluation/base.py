@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from equiav.data import Dataset
 from equiav.inference import LoadedModel
@@ -67,6 +67,7 @@ def _flat(tree: Any, place: str = "") -> list[tuple[str, float]]:
     return [(place, float(tree))] if isinstance(tree, int | float) else []
 
 
+@runtime_checkable
 class Evaluator(Protocol):
     """Measures a model on a dataset; used by the trainer, the demo, the command line and the tables alike."""
 

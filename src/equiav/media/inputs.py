@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
@@ -15,6 +15,7 @@ from equiav.media.spectrogram import FilterBank, standardise
 from equiav.types import Batch, Modality
 
 
+@runtime_checkable
 class InputTransform(Protocol):
     """How the raw input of one modality becomes what augmentations act on, and then what its encoder takes."""
 
