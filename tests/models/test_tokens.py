@@ -72,7 +72,7 @@ def test_dropped_tokens_are_not_seen(model, rng):
 def test_views_have_tokens_of_their_own(model, rng):
     x, y = (inputs("audio", rng) for _ in range(2))
     chosen = draw_tokens(2 * B, len(model.audio.f.pos_embed), 0.5, rng)
-    h, h_aug = model.audio.encode_views(x, y, chosen)
+    h, h_aug = model.audio.f.views(x, y, chosen)
     torch.testing.assert_close(h, model.audio.encode(x, chosen[:B]))
     torch.testing.assert_close(h_aug, model.audio.encode(y, chosen[B:]))
     assert h.shape == (B, 4, 32)
