@@ -19,8 +19,8 @@ from equiav.build_data import build_clips
 from equiav.config import load_config
 from equiav.evaluation import Record, retrieval_record
 from equiav.inference import load_model
+from equiav.io import provenance, write_json
 from equiav.models import EquiAV
-from equiav.provenance import provenance, write_json
 from equiav.training import train_on_cores
 from equiav.types import Modality
 

@@ -29,6 +29,7 @@ from equiav.config import (
     ModelConfig,
     PredictorConfig,
     VisualConfig,
+    resolve_name,
 )
 from equiav.errors import ConfigError
 from equiav.media import FilterBank, Inputs
@@ -47,7 +48,7 @@ from equiav.models import (
     initialise,
     modalities,
 )
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Modality
 
 D_T = {Modality.AUDIO: 24, Modality.VISUAL: 18}
@@ -62,13 +63,19 @@ def encoder_size(cfg: EncoderConfig) -> Size:
 
 def build_encoder(config: Config, modality: Modality) -> ViT:
     """f_a or f_v. The audio encoder looks at frequency as rows and time as columns."""
-    cfg, audio, visual = config.model.encoder, config.audio, config.visual
+    cfg, audio, visual = config.model.encoder_for(modality.value), config.audio, config.visual
     is_audio = modality is Modality.AUDIO
+    input_size = (audio.bins, audio.frames) if is_audio else (visual.size, visual.size)
+    channels = 1 if is_audio else 3
+    if cfg.kind != "vit":
+        return resolve_name(cfg.kind, nn.Module)(  # type: ignore[no-any-return]
+            input_size=input_size, channels=channels, **cfg.options
+        )
     return ViT(
         encoder_size(cfg),
-        input_size=(audio.bins, audio.frames) if is_audio else (visual.size, visual.size),
+        input_size=input_size,
         patch=audio.patch if is_audio else visual.patch,
-        channels=1 if is_audio else 3,
+        channels=channels,
         mlp_ratio=cfg.mlp_ratio,
         eps=cfg.norm_eps,
         norm_augmented=cfg.norm_augmented,
@@ -87,16 +94,17 @@ def build_predictor(cfg: PredictorConfig, width: int, d_t: int, eps: float) -> n
             return LinearPredictor(width, d_t)
         case "hypernetwork":
             return HypernetworkPredictor(width, d_t, hidden=cfg.query_width, bases=cfg.bases)
-        case never:
-            assert_never(never)
+        case foreign:
+            return resolve_name(foreign, nn.Module)(width, d_t, **cfg.options)  # type: ignore[no-any-return]
 
 
 def build_branch(config: Config, modality: Modality) -> Branch:
     """Encoder, predictor and heads of one modality."""
-    width, eps, heads = encoder_size(config.model.encoder).width, config.model.encoder.norm_eps, config.model.heads
+    encoder = build_encoder(config, modality)
+    width, eps, heads = encoder.width, config.model.encoder_for(modality.value).norm_eps, config.model.heads
     return Branch(
         modality,
-        build_encoder(config, modality),
+        encoder,
         build_predictor(config.model.predictor, width, D_T[modality], eps),
         ProjectionHead(width, heads.hidden, heads.intra, eps),
         ProjectionHead(width, heads.hidden, heads.inter, eps),
@@ -107,7 +115,7 @@ def build_model(config: Config) -> EquiAV:
     """Both branches, initialised from the recipe's seed."""
     model = EquiAV(build_branch(config, Modality.AUDIO), build_branch(config, Modality.VISUAL))
     if not next(model.parameters()).is_meta:
-        initialise(model, stream(config.seed, 0, "weights"))
+        initialise(model, generator(config.seed, 0, "weights"))
     return model
 
 
@@ -117,10 +125,10 @@ def build_classifier(config: Config) -> Classifier:
     if cfg is None or cfg.classes is None:
         raise ConfigError("this recipe has no classifier section, or does not say for how many classes")
     encoders = {m: build_encoder(config, m) for m in modalities(cfg.mode)}
-    width, heads = encoder_size(config.model.encoder).width, config.model.heads
-    eps = config.model.encoder.norm_eps
+    heads = config.model.heads
     projections: dict[Modality, nn.Module] = {}
     for m in encoders:
+        width, eps = encoders[m].width, config.model.encoder_for(m.value).norm_eps
         match cfg.projection:
             case "linear":
                 projections[m] = nn.Linear(width, heads.inter)
@@ -131,7 +139,7 @@ def build_classifier(config: Config) -> Classifier:
             case never:
                 assert_never(never)
     classifier = Classifier(encoders, cfg.classes, projections=projections, projected_width=heads.inter)
-    initialise(classifier, stream(config.seed, 0, "weights"))
+    initialise(classifier, generator(config.seed, 0, "weights"))
     return classifier
 
 
@@ -169,7 +177,7 @@ def build_vector_source(config: Config, modality: Modality) -> VectorSource:
 
 def build_bank(config: Config, modality: Modality) -> Tensor:
     """The fixed bank of vectors (S, d_t) that evaluation uses for the centroid."""
-    rng = stream(config.bank.seed, 0, f"bank/{modality.value}")
+    rng = generator(config.bank.seed, 0, f"bank/{modality.value}")
     return build_vector_source(config, modality).vectors(1, config.bank.size, rng)[0]
 
 

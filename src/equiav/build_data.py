@@ -7,7 +7,15 @@ from pathlib import Path
 
 from typing_extensions import assert_never
 
-from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig
+from equiav.config import (
+    CavMaeConfig,
+    Config,
+    ForeignDataConfig,
+    PairedConfig,
+    ShardsConfig,
+    WorldConfig,
+    resolve_name,
+)
 from equiav.data import (
     MANIFEST,
     META,
@@ -55,21 +63,21 @@ def _paired_set(path: str, size: int, seconds: float, sample_rate: int) -> Paire
 def build_clips(config: Config, split: Split) -> ClipDataset:
     """The clips of one split."""
     data = config.data
-    match data.kind:
-        case "world":
+    match data:
+        case WorldConfig():
             starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
             used = min(data.used or data.count, data.count)
             counts = {"train": used, "validation": data.validation, "test": data.test}
             return WorldDataset(
                 build_world(data, config.visual.size, config.audio.sample_rate), starts[split], counts[split]
             )
-        case "paired":
+        case PairedConfig():
             source = _paired_set(data.path, config.visual.size, data.seconds, config.audio.sample_rate)
             return PairedDataset(source, split, data.anchor, data.partners, config.seed)
-        case "shards":
+        case ShardsConfig():
             folder = data.test if split == "test" and data.test else data.path
             return ShardDataset(Path(folder), split, size=config.visual.size)
-        case "cavmae":
+        case CavMaeConfig():
             listed = {"train": data.train, "validation": data.validation, "test": data.test}[split]
             if listed is None:
                 raise DataError("data.test: this recipe names no test file; set it, or ask for the validation split")
@@ -82,6 +90,8 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
                 sample_rate=config.audio.sample_rate,
                 fallback=data.fallback,
             )
+        case ForeignDataConfig():
+            return resolve_name(data.kind)(split, **data.options)  # type: ignore[no-any-return]
         case never:
             assert_never(never)
 

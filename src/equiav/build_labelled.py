@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.build_data import build_clips, with_statistics
-from equiav.config import ClassifierConfig, Config, FinetuneConfig, PairedConfig, ShardsConfig
+from equiav.config import CavMaeConfig, ClassifierConfig, Config, FinetuneConfig, PairedConfig, ShardsConfig
 from equiav.data import (
     SPLITS,
     Chosen,
@@ -106,18 +106,18 @@ def _published(config: Config, split: Split) -> bool:
     instead = sections(config)[1].test_split == "validation"
     if instead and not isinstance(data, ShardsConfig):
         raise ConfigError("finetune.test_split=validation is for prepared folders (data.kind: shards)")
-    match data.kind:
-        case "world" | "paired":
-            return True
-        case "cavmae":
+    match data:
+        case CavMaeConfig():
             return split != "test" or data.test is not None
-        case "shards":
+        case ShardsConfig():
             if data.fold is not None or (instead and split == "validation"):
                 return split != "validation"
             if instead and split == "test":
                 split = "validation"
             folder = Path(data.test if split == "test" and data.test else data.path)
             return bool((Index(folder).split == SPLITS.index(split)).any())
+        case _:
+            return True
 
 
 def _part(config: Config, split: Split) -> Part:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from equiav.data import ClipDataset, Images, Sounds, evaluation_batches
 from equiav.distributed import everyone, own_share
+from equiav.io import Progress
 from equiav.media import Inputs
 from equiav.models import EquiAV, Representation, Tokens
-from equiav.progress import Countdown
 from equiav.types import Batch, Embeddings, Modality
 
 Say = Callable[[str], None]
@@ -29,10 +29,10 @@ def silent(line: str) -> None:
 
 def counted(items: Iterable[Item], count: int, what: str, say: Say) -> Iterator[Item]:
     """The same items; now and then says how many are done and how long the rest will take."""
-    countdown = Countdown(count, say, what)
+    progress = Progress(count, say, what)
     for done, item in enumerate(items, 1):
         yield item
-        countdown.update(done)
+        progress.update(done)
 
 
 def device_of(model: EquiAV) -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.report import Page, table
 
 RESULTS, REPORT = "results.json", "report.html"

@@ -11,9 +11,8 @@ import yaml
 
 from equiav.build import encoder_size
 from equiav.checkpoint import CHECKPOINTS, Checkpoint
-from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig
+from equiav.config import CavMaeConfig, Config, ForeignDataConfig, PairedConfig, ShardsConfig, WorldConfig
 from equiav.export.graphs import INPUTS, OUTPUT, Graph
-from equiav.inference import BANK
 from equiav.types import Modality
 
 RESULTS = "results.json"
@@ -76,7 +75,7 @@ def card(
 def _architecture(checkpoint: Checkpoint) -> str:
     config = checkpoint.config
     size = encoder_size(config.model.encoder)
-    count = sum(v.numel() for k, v in checkpoint.weights.items() if not k.startswith(BANK))
+    count = sum(v.numel() for v in checkpoint.weights.values())
     audio, visual = config.audio, config.visual
     rows = [
         ("parameters", f"{count / 1e6:.2f} M"),
@@ -116,6 +115,8 @@ def _data(checkpoint: Checkpoint) -> str:
         return f"Unlabelled videos, prepared as `{data.path}`."
     if isinstance(data, PairedConfig):
         return f"Sounds and images of `{data.path}`, paired by class: labels were used."
+    if isinstance(data, ForeignDataConfig):
+        return f"A dataset of its makers' own, `{data.kind}`."
     assert isinstance(data, CavMaeConfig)
     return f"Videos listed in `{data.train}`."
 

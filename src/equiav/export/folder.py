@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from equiav.checkpoint import Checkpoint, load_checkpoint, resolve, save_checkpoint
@@ -12,8 +13,8 @@ from equiav.config import Config, parse_config
 from equiav.errors import CheckpointError, EquiAVError
 from equiav.export.card import card, found_results
 from equiav.export.graphs import Graph, require_onnx, write_graph
-from equiav.files import write_whole
 from equiav.inference import from_checkpoint
+from equiav.io import write_whole
 from equiav.types import Modality
 
 CARD = "README.md"
@@ -36,10 +37,10 @@ def export(
     checkpoint = load_checkpoint(source)
     if checkpoint.config.classifier is not None:
         raise CheckpointError(f"{source}: holds a classifier, not a model with a shared space")
-    checkpoint = Checkpoint(shareable(checkpoint.config), checkpoint.weights, checkpoint.meta)
+    checkpoint = replace(checkpoint, config=shareable(checkpoint.config))
     draft = out.with_name(f".{out.name}.{os.getpid()}.draft")
     try:
-        save_checkpoint(draft, checkpoint.config, checkpoint.weights, checkpoint.meta)
+        save_checkpoint(draft, checkpoint.config, checkpoint.weights, checkpoint.meta, banks=checkpoint.banks)
         graphs = _graphs(checkpoint, draft, say) if onnx else []
         results = found_results(source, resolve(source))
         write_whole(draft / CARD, card(checkpoint, out.name, graphs, results, licence))

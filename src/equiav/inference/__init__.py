@@ -1,11 +1,10 @@
 """Trained models for use: load_model, Embedder; imports nothing of training."""
 
 from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError
-from equiav.inference.model import BANK, LoadedModel, from_checkpoint, load_model, save_model
+from equiav.inference.model import LoadedModel, from_checkpoint, load_model
 from equiav.inference.windows import Window
 
 __all__ = [
-    "BANK",
     "Embedded",
     "Embedder",
     "EmbeddingError",
@@ -14,5 +13,4 @@ __all__ = [
     "Window",
     "from_checkpoint",
     "load_model",
-    "save_model",
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from equiav.files import write_whole
+from equiav.io import write_whole
 from equiav.search.records import Entry
 
 SIDE = 256

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from equiav.augment import Pipeline, PipelineDraw
 from equiav.media import Inputs, normalise
 from equiav.models import Classifier, ViT, draw_path
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.training.mixing import MixedBatch, Mixing, draw_mixing
 from equiav.types import Batch, Modality
 
@@ -42,10 +42,10 @@ def draw_classifier_step(
     """Draws for a global batch, one stream per purpose."""
     drawn, kept = {}, {}
     for m in classifier.modalities:
-        drawn[m] = augment[m].sample(batch, stream(seed, step, f"augment/{m.value}"))
+        drawn[m] = augment[m].sample(batch, generator(seed, step, f"augment/{m.value}"))
         encoder = classifier.encoders[m.value]
         assert isinstance(encoder, ViT)
-        path = draw_path(batch, len(encoder.blocks), drop_path, stream(seed, step, f"drop-path/{m.value}"))
+        path = draw_path(batch, len(encoder.blocks), drop_path, generator(seed, step, f"drop-path/{m.value}"))
         if path is not None:
             kept[m] = path
     return ClassifierDraws(drawn, kept)
@@ -53,7 +53,7 @@ def draw_classifier_step(
 
 def step_mixing(batch: int, p: float, beta: int, seed: int, step: int) -> Mixing:
     """Who is mixed with whom in the global batch of a step: the loader and the objective both ask."""
-    return draw_mixing(batch, p, beta, stream(seed, step, "mixup"))
+    return draw_mixing(batch, p, beta, generator(seed, step, "mixup"))
 
 
 def smoothed(targets: Float[Tensor, "n classes"], smoothing: float) -> Float[Tensor, "n classes"]:

@@ -60,7 +60,7 @@ class Finetuner(Run):
             label_smoothing=self.tune.label_smoothing,
         )
         depth = encoder_size(config.model.encoder).depth
-        scales = layer_scales(objective, depth, decay=self.tune.layer_decay, head=self.tune.head_rate)
+        scales = layer_scales(objective, depth, decay=self.tune.layer_decay, head=self.tune.head_lr_scale)
         schedule = build_schedule(config, splits.train)
         self.every = config.train.evaluate_every or schedule.steps_per_epoch
         super().__init__(

@@ -50,6 +50,8 @@ def refuse_impossible(config: Config) -> None:
     """Recipes that are valid as files and senseless as pre-training."""
     if config.classifier is not None:
         raise ConfigError("classifier: a pre-training recipe has none")
+    if config.objective.kind != "equiav":
+        raise ConfigError(f"objective.kind {config.objective.kind}: this version trains equiav only")
     if config.augment.layout != "paper":
         raise ConfigError("augment.layout: the released layout is for using imported checkpoints; train with paper")
     if config.model.encoder.norm_augmented and config.objective.intra != "equivariant":

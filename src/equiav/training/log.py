@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from equiav.errors import TrainingError
-from equiav.files import write_whole
-from equiav.progress import duration
+from equiav.io import duration, write_whole
 
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"

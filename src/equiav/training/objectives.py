@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from typing_extensions import assert_never
 
 from equiav.augment import Pipeline, PipelineDraw
+from equiav.config import resolve_name
 from equiav.losses import LossWeights, equiav, equimod, info_nce, nt_xent
 from equiav.media import Inputs, normalise
 from equiav.models import Chosen, EquiAV, Tokens, draw_tokens, mean_pool
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Batch, LossTerms, Modality
 
 Intra = Literal["equivariant", "invariant", "none"]
@@ -77,12 +78,12 @@ def draw_step(
     """
     drawn = {}
     for m, pipeline in augment.items():
-        rng = stream(seed, step, f"tokens/{m.value}")
+        rng = generator(seed, step, f"tokens/{m.value}")
         kept = draw_tokens(batch * len(VIEWS), tokens[m], keep, rng) if tokens else None
         drawn[m] = ModalityDraws(
-            pipeline.sample(batch, stream(seed, step, f"intra/{m.value}")),
-            pipeline.sample(batch, stream(seed, step, f"second/{m.value}")),
-            pipeline.vectors(batch, count, stream(seed, step, f"inter/{m.value}")),
+            pipeline.sample(batch, generator(seed, step, f"intra/{m.value}")),
+            pipeline.sample(batch, generator(seed, step, f"second/{m.value}")),
+            pipeline.vectors(batch, count, generator(seed, step, f"inter/{m.value}")),
             None if kept is None else kept.view(batch, len(VIEWS), -1),
         )
     return StepDraws(drawn[Modality.AUDIO], drawn[Modality.VISUAL])
@@ -136,13 +137,14 @@ class Objective(nn.Module):
         *,
         intra: Intra = "equivariant",
         inter: Inter = "centroid",
-        loss: Literal["nt_xent", "equimod"] = "nt_xent",
+        loss: str = "nt_xent",
         tau: float = 0.07,
     ) -> None:
         super().__init__()
         self.model, self.augment, self.inputs = model, augment, inputs
         self.intra, self.inter, self.tau = intra, inter, tau
-        self.intra_loss = nt_xent if loss == "nt_xent" else equimod
+        known = {"nt_xent": nt_xent, "equimod": equimod}
+        self.intra_loss = known[loss] if loss in known else resolve_name(loss)
         self._freeze_unused()
 
     def _freeze_unused(self) -> None:

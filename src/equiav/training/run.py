@@ -22,7 +22,6 @@ from equiav.config import Config
 from equiav.data import ClipDataset, Schedule, training_batches
 from equiav.distributed import broadcast_flag, everyone, rank, world_size
 from equiav.errors import CheckpointError, EquiAVError, TrainingError
-from equiav.inference import BANK
 from equiav.models import load_strict
 from equiav.training.ahead import on_device
 from equiav.training.guards import refuse_changed, refuse_nan
@@ -115,9 +114,9 @@ class Run(ABC):
         train, optim, per_epoch = config.train, config.optim, schedule.steps_per_epoch
         self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
         warmup = optim.warmup_steps if optim.warmup_steps is not None else round((optim.warmup_epochs or 0) * per_epoch)
-        self.rate = WarmupCosine(optim.rate, self.total, warmup, optim.start_rate, optim.final_rate)
+        self.rate = WarmupCosine(optim.lr, self.total, warmup, optim.start_lr, optim.final_lr)
         self.optimiser = adamw(
-            objective, rate=optim.rate, weight_decay=optim.weight_decay, betas=optim.betas, scales=scales
+            objective, rate=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=scales
         )
         self.autocast = autocast_type(train.precision, self.device)
         self.module = objective  # under DDP once the loop begins
@@ -174,11 +173,10 @@ class Run(ABC):
             raise CheckpointError(f"{self.out}: processes see different checkpoints; it must be a folder they share")
         state = load_state(path)
         raw = {k.removeprefix(RAW): v for k, v in state.items() if k.startswith(RAW)}
-        weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
-        load_strict(self.model, raw or weights, str(path))
+        load_strict(self.model, raw or checkpoint.weights, str(path))
         restore_optimiser(self.objective, self.optimiser, state)
         if self.average is not None:
-            self.average = {k: v.to(self.device) for k, v in weights.items()}
+            self.average = {k: v.to(self.device) for k, v in checkpoint.weights.items()}
         self._remember(checkpoint.meta)
         return step
 

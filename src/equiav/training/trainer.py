@@ -9,13 +9,12 @@ from torch import Tensor
 
 from equiav.build import build_bank, build_inputs, build_model, build_pipelines
 from equiav.build_data import build_clips, build_schedule
-from equiav.checkpoint import load_checkpoint
+from equiav.checkpoint import load_checkpoint, save_model
 from equiav.config import Config
 from equiav.data import ClipDataset
 from equiav.distributed import rank
 from equiav.errors import DataError
 from equiav.evaluation import Record, retrieval_record
-from equiav.inference import BANK, save_model
 from equiav.losses import LossWeights
 from equiav.models import EquiAV, load_strict
 from equiav.training.guards import health, refuse_impossible
@@ -45,7 +44,7 @@ class Trainer(Run):
 
     def _start_from(self, path: Path) -> None:
         checkpoint = load_checkpoint(path)
-        weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
+        weights = checkpoint.weights
         if checkpoint.meta.get("kind") == "mae":  # gives encoders; predictor and heads stay as the recipe draws them
             encoders = tuple(f"{m.value}.f." for m in Modality)
             given = {k: v for k, v in weights.items() if k.startswith(encoders)}
