@@ -91,7 +91,7 @@ def build_clips(config: Config, split: Split) -> ClipDataset:
                 fallback=data.fallback,
             )
         case ForeignDataConfig():
-            return resolve_name(data.kind)(split, **data.options)  # type: ignore[no-any-return]
+            return resolve_name(data.kind, object)(split=split, **data.options)  # type: ignore[no-any-return]
         case never:
             assert_never(never)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,10 @@ def save_checkpoint(
     try:
         with replacing(path) as draft:
             draft.mkdir()
+            (draft / CONFIG).write_text(dump_config(config), encoding="utf-8")
             for name, values in tensors.items():
                 save_file({key: value.detach().contiguous().cpu() for key, value in values.items()}, draft / name)
-            (draft / CONFIG).write_text(dump_config(config), encoding="utf-8")
+                shutil.copymode(draft / CONFIG, draft / name)  # safetensors lets nobody but the owner read
             (draft / META).write_text(json.dumps(record, indent=1), encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
@@ -132,9 +134,20 @@ def _stored(banks: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Digest(str):
-    """Names a model by what decides its embeddings; `legacy` computes the name that it had by the rule before."""
+    """Names a model by what decides its embeddings; `source` is the model's recipe and its tensors."""
 
-    legacy: Callable[[], str]
+    source: tuple[Config, Mapping[str, Tensor]]
+
+    @cached_property
+    def legacy(self) -> str:
+        """The digest by the rule before, which hashed all keys with their defaults; old indexes recorded it."""
+        config, tensors = self.source
+        tree = canonical_dump(config)
+        facts = json.dumps([tree["model"], tree["audio"], tree["visual"]])
+        return _hashed(facts + config.objective.representation, tensors)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # the name travels to other processes, the weights do not
 
 
 def model_digest(config: Config, weights: Mapping[str, Tensor], banks: Mapping[str, Tensor]) -> Digest:
@@ -142,26 +155,18 @@ def model_digest(config: Config, weights: Mapping[str, Tensor], banks: Mapping[s
 
     So a release that adds a key does not make a stranger of every model that an index was built with.
     """
-    facts = {key: canonical_dump(config, exclude_defaults=True).get(key, {}) for key in ("model", "audio", "visual")}
-    if config.modalities:
-        facts["modalities"] = canonical_dump(config)["modalities"]
-    about = {**{key: value for key, value in facts.items() if value}, "embedding": config.objective.representation}
+    tree = canonical_dump(config, exclude_defaults=True)
+    facts = {key: tree[key] for key in ("model", "audio", "visual", "modalities") if tree.get(key)}
+    about = json.dumps({**facts, "representation": config.objective.representation}, sort_keys=True)
     tensors = {**weights, **_stored(banks)}
-    digest = Digest(_hashed(json.dumps(about, sort_keys=True), tensors))
-    digest.legacy = partial(_legacy_digest, config, tensors)
+    digest = Digest(_hashed(about, tensors))
+    digest.source = config, tensors
     return digest
 
 
 def same_model(digest: str, recorded: str) -> bool:
     """Whether a model's digest is the one that an index recorded, by today's rule or by the one before it."""
-    return digest == recorded or (isinstance(digest, Digest) and digest.legacy() == recorded)
-
-
-def _legacy_digest(config: Config, tensors: Mapping[str, Tensor]) -> str:
-    """The rule before: a hash of these sections with all their defaults, the weights and the banks."""
-    tree = canonical_dump(config)
-    facts = json.dumps([tree["model"], tree["audio"], tree["visual"]])
-    return _hashed(facts + config.objective.representation, tensors)
+    return digest == recorded or (isinstance(digest, Digest) and digest.legacy == recorded)
 
 
 def _hashed(about: str, tensors: Mapping[str, Tensor]) -> str:

@@ -507,6 +507,9 @@ class Config(Section):
 def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:
     """Reads a recipe and applies `key.sub=value` overrides, values read as YAML."""
     tree = _current_names(_mapping(read_yaml(path) or {}, str(path)), str(path))
+    given = {override.partition("=")[0] for override in overrides}
+    if both := sorted(old for old, new in RENAMED.items() if {old, new} <= given):
+        raise ConfigError(f"{both[0]} is the old name of {RENAMED[both[0]]}; give one of them, not both")
     for override in overrides:
         _override(tree, override)
     return parse_config(tree, str(path))
@@ -653,10 +656,10 @@ def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[st
 
 
 def resolve_name(name: str, base: type | None = None) -> Any:
-    """What `module:attribute` names, if that module is imported already; `base` is what the class must derive from.
+    """What `module:attribute` names, if that module is imported already; with `base` a class derived from it.
 
-    A recipe may come with a stranger's checkpoint: it never makes anything be imported, and it cannot reach into the
-    standard library.
+    A recipe may come with a stranger's checkpoint: it never makes anything be imported, it cannot reach into the
+    standard library, and what gets `options` as arguments should be a class (`object` for any), not a function.
     """
     module, _, attribute = name.partition(":")
     if module.split(".")[0] in sys.stdlib_module_names and module != "__main__":
@@ -667,5 +670,6 @@ def resolve_name(name: str, base: type | None = None) -> Any:
     if not callable(found):
         raise ConfigError(f"{name}: module {module} has no such class or function")
     if base is not None and not (isinstance(found, type) and issubclass(found, base)):
-        raise ConfigError(f"{name}: must be a class derived from {base.__module__}.{base.__qualname__}")
+        what = "" if base is object else f" derived from {base.__module__}.{base.__qualname__}"
+        raise ConfigError(f"{name}: must be a class{what}")
     return found

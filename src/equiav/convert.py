@@ -81,6 +81,8 @@ def _export(source: Path, out: Path) -> str:
         raise CheckpointError(f"{source}: classifiers are not written in the released format")
     if config.audio.bins != 128:
         raise CheckpointError(f"{source}: released models have 128 mel bins, this one has {config.audio.bins}")
+    if config.model.encoder.kind != "vit" or config.model.audio.encoder or config.model.visual.encoder:
+        raise CheckpointError(f"{source}: released models have two ViTs of one size, this one has other encoders")
     predictor = config.model.predictor
     if (predictor.heads, predictor.head_width) != PREDICTOR_HEADS:
         raise CheckpointError(f"{source}: released predictors have 8 heads of 64, this one {predictor.heads} of others")
