@@ -16,7 +16,7 @@ from typing import Any
 from equiav.build import build_dataset, with_data
 from equiav.evaluation import equivariance_record
 from equiav.inference import load_model
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -18,8 +18,8 @@ import torch
 
 from equiav.augment import audio_pipeline, visual_pipeline
 from equiav.data import ShardDataset, collate
+from equiav.io import provenance, write_json
 from equiav.media import FilterBank, normalise, standardise, to_float
-from equiav.provenance import provenance, write_json
 from equiav.training import draw_step
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"

@@ -16,7 +16,7 @@ from typing import Any
 from equiav.build import build_dataset
 from equiav.evaluation import METHODS, localisation_record, localise_dataset, method_of
 from equiav.inference import LoadedModel, load_model
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results"
 

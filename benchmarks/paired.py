@@ -18,8 +18,8 @@ from equiav.build import build_bank, build_dataset, build_inputs, build_model
 from equiav.config import load_config
 from equiav.evaluation import Record, retrieval_record
 from equiav.inference import load_model
+from equiav.io import provenance, write_json
 from equiav.models import EquiAV
-from equiav.provenance import provenance, write_json
 from equiav.training import train_on_cores
 
 ROOT = Path(__file__).parents[1]

@@ -23,7 +23,7 @@ from equiav.evaluation import heat_maps
 from equiav.inference import LoadedModel, load_model
 from equiav.media import normalise, to_float
 from equiav.models import centroid, mean_pool
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.report import heat_overlay, new_figure, outlined, picture_row, save
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
@@ -48,7 +48,7 @@ def scatter(axis: Axes, points: Tensor, **style: object) -> None:
 def clouds(loaded: LoadedModel, frame: Tensor) -> tuple[Tensor, Tensor]:
     """u(h, t_i) of one picture (3, H, W) for drawn vectors, and MeanPool(f(t_i(x))) of the really augmented picture."""
     pipeline, branch = build_pipelines(loaded.config.augment)["visual"], loaded.model.visual
-    draws = pipeline.sample(VECTORS, stream(0, 0, "pictures"))
+    draws = pipeline.sample(VECTORS, generator(0, 0, "pictures"))
     t = pipeline.encode(draws)
     x = to_float(frame[None])
     h_hat = branch.u(branch.encode(normalise(x)), t[None])[0]

@@ -174,7 +174,7 @@ def all_stages(folder: Path, count: int) -> dict[str, dict[str, Any]]:
 
 def all_sizes(folder: Path, sizes: list[int], results: Path) -> dict[str, Any]:
     """Every step at every size; the file is written after each size."""
-    from equiav.provenance import provenance, write_json
+    from equiav.io import provenance, write_json
 
     lone = [all_stages(folder, 1) for _ in range(TURNS)]
     starting = {stage: statistics.median(run[stage]["cpu_seconds"] for run in lone) for stage in STAGES}

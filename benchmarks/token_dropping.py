@@ -23,7 +23,7 @@ from equiav.ablation import paired_difference
 from equiav.build import build_dataset, build_inputs
 from equiav.evaluation import retrieval_record
 from equiav.inference import load_model
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.training import train_on_cores
 
 ROOT = Path(__file__).parents[1]

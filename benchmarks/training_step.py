@@ -20,8 +20,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from base_step import Stepper, config_of, saved_gb
-from equiav.provenance import provenance, write_json
-from equiav.randomness import stream
+from equiav.io import provenance, write_json
+from equiav.randomness import generator
 from equiav.training import Objective
 
 BATCH, COUNTS, PART_TURNS = 4, (1, 16), 21
@@ -69,7 +69,7 @@ def centroid_cpu(objective: Objective, count: int) -> float:
     for m, tokens in (("audio", 512), ("visual", 196)):
         branch = objective.model[m]
         h = torch.randn(BATCH, tokens, branch.f.width, requires_grad=True)
-        t = objective.augment[m].vectors(BATCH, count, stream(0, 0, "benchmark"))
+        t = objective.augment[m].vectors(BATCH, count, generator(0, 0, "benchmark"))
         start = time.process_time()
         branch.inter_centroid(h, t).sum().backward()
         total += time.process_time() - start

@@ -45,7 +45,7 @@ from equiav.evaluation import (
     subsets,
 )
 from equiav.inference import LoadedModel, load_model
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.report import Page, cards, curves, matrix, new_figure, png, table
 from equiav.training import train_on_cores
 from equiav.types import Embeddings, Modality

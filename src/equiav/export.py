@@ -10,7 +10,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ from equiav.checkpoint import CHECKPOINTS, Checkpoint, load_checkpoint, resolve,
 from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig, parse_config
 from equiav.data import World
 from equiav.errors import CheckpointError, EquiAVError
-from equiav.files import write_whole
-from equiav.inference import BANK, LoadedModel, from_checkpoint
+from equiav.inference import LoadedModel, from_checkpoint
+from equiav.io import write_whole
 from equiav.media import LOG_FLOOR, standardise
 from equiav.types import AUDIO, VISUAL, Modality
 
@@ -57,10 +57,10 @@ def export(
     checkpoint = load_checkpoint(source)
     if checkpoint.config.classifier is not None:
         raise CheckpointError(f"{source}: holds a classifier, not a model with a shared space")
-    checkpoint = Checkpoint(shareable(checkpoint.config), checkpoint.weights, checkpoint.meta)
+    checkpoint = replace(checkpoint, config=shareable(checkpoint.config))
     draft = out.with_name(f".{out.name}.{os.getpid()}.draft")
     try:
-        save_checkpoint(draft, checkpoint.config, checkpoint.weights, checkpoint.meta)
+        save_checkpoint(draft, checkpoint.config, checkpoint.weights, checkpoint.meta, banks=checkpoint.banks)
         graphs = []
         if onnx:
             loaded = from_checkpoint(checkpoint, draft)
@@ -281,7 +281,7 @@ def card(
 def _architecture(checkpoint: Checkpoint) -> str:
     config = checkpoint.config
     size = encoder_size(config.model.encoder)
-    count = sum(v.numel() for k, v in checkpoint.weights.items() if not k.startswith(BANK))
+    count = sum(v.numel() for v in checkpoint.weights.values())
     audio, visual = config.audio, config.visual
     rows = [
         ("parameters", f"{count / 1e6:.2f} M"),

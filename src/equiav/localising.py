@@ -21,10 +21,9 @@ from equiav.evaluation import (
     representative,
     representative_cells,
 )
-from equiav.files import write_whole
 from equiav.inference import LoadedModel, load_model
+from equiav.io import Progress, write_whole
 from equiav.media import HOP_SECONDS, decode, square
-from equiav.progress import Countdown
 from equiav.report import Page, picture_png, player, row
 from equiav.types import DecodedClip
 
@@ -54,7 +53,7 @@ def localise_files(
     page = Page("Where the sound comes from")
     page.text(f"Method: {method}. Each picture beside its map; dark is cold, yellow is hot.", note=True)
     skipped: Skipped = []
-    countdown = Countdown(len(paths), say, "localising files")
+    progress = Progress(len(paths), say, "localising files")
     for number, (name, path) in enumerate(paths.items(), 1):
         try:
             clip = _read(loaded, path, frames, seconds)
@@ -64,7 +63,7 @@ def localise_files(
             if source.is_file():
                 raise
             skipped.append((path, str(error).removeprefix(f"{path}: ")))
-        countdown.update(number)
+        progress.update(number)
     if len(skipped) == len(paths):
         raise DataError(f"{source}: none of its {len(paths)} files can be used; {skipped[0][0]}: {skipped[0][1]}")
     page.write(out / REPORT)

@@ -6,7 +6,7 @@ import torch
 from equiav.build import build_model, build_predictor
 from equiav.config import Config, PredictorConfig, parse_config
 from equiav.models import SIZES, HypernetworkPredictor, Size, ViT, mean_pool, sincos_positions
-from equiav.randomness import stream
+from equiav.randomness import generator
 
 TINY = {
     "model": {
@@ -118,5 +118,5 @@ def test_initialisation_is_a_function_of_the_seed():
 
 
 def test_streams_are_separate():
-    a, b = stream(0, 1, "intra"), stream(0, 1, "inter")
+    a, b = generator(0, 1, "intra"), generator(0, 1, "inter")
     assert not torch.equal(torch.rand(4, generator=a), torch.rand(4, generator=b))

@@ -6,7 +6,7 @@ import torch
 from equiav.build import build_model
 from equiav.config import parse_config
 from equiav.models import draw_tokens
-from equiav.randomness import stream
+from equiav.randomness import generator
 from tests.models.test_models import TINY
 
 B = 3
@@ -23,7 +23,7 @@ def inputs(m, rng, batch=B):
 
 
 def test_which_tokens_are_drawn():
-    kept = draw_tokens(200, 8, 0.5, stream(0, 1, "tokens"))
+    kept = draw_tokens(200, 8, 0.5, generator(0, 1, "tokens"))
     assert kept.shape == (200, 4)
     assert bool((kept.diff(dim=1) > 0).all())  # in order, none twice
     assert kept.min() == 0
@@ -31,14 +31,14 @@ def test_which_tokens_are_drawn():
     often = torch.bincount(kept.flatten(), minlength=8) / 200
     assert bool(((often - 0.5).abs() < 0.15).all())  # no place is preferred
     assert not torch.equal(kept[0], kept[1]) or not torch.equal(kept[1], kept[2])  # drawn per sample
-    assert torch.equal(kept, draw_tokens(200, 8, 0.5, stream(0, 1, "tokens")))
-    assert not torch.equal(kept, draw_tokens(200, 8, 0.5, stream(0, 2, "tokens")))
+    assert torch.equal(kept, draw_tokens(200, 8, 0.5, generator(0, 1, "tokens")))
+    assert not torch.equal(kept, draw_tokens(200, 8, 0.5, generator(0, 2, "tokens")))
 
 
 def test_all_or_hardly_any():
-    assert draw_tokens(4, 8, 1.0, stream(0, 0, "tokens")) is None
-    assert draw_tokens(4, 8, 0.999, stream(0, 0, "tokens")) is None  # rounds to all
-    assert draw_tokens(4, 8, 0.001, stream(0, 0, "tokens")).shape == (4, 1)
+    assert draw_tokens(4, 8, 1.0, generator(0, 0, "tokens")) is None
+    assert draw_tokens(4, 8, 0.999, generator(0, 0, "tokens")) is None  # rounds to all
+    assert draw_tokens(4, 8, 0.001, generator(0, 0, "tokens")).shape == (4, 1)
 
 
 @pytest.mark.parametrize("m", ["audio", "visual"])

@@ -105,7 +105,9 @@ def test_equimod_is_used_when_asked(batch):
     o = objective(loss=equimod)
     z = o(batch, draws(o))
     terms = o.losses(z, 1, 10)
-    torch.testing.assert_close(terms["intra_audio"], equimod(z["intra/audio/predicted"], z["intra/audio/augmented"], 0.07))
+    torch.testing.assert_close(
+        terms["intra_audio"], equimod(z["intra/audio/predicted"], z["intra/audio/augmented"], 0.07)
+    )
 
 
 def test_strategies():

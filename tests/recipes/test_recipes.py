@@ -41,7 +41,7 @@ def test_recipe_loads_and_builds(path):
 def test_paper_recipe_has_the_papers_values():
     config = load_config(ROOT / "configs/pretrain/audioset2m.yaml")
     assert (config.train.batch, config.train.epochs, config.optim.warmup_epochs) == (256, 20, 2)
-    assert (config.optim.rate, config.optim.start_rate, config.optim.weight_decay) == (1e-4, 1e-6, 1e-5)
+    assert (config.optim.lr, config.optim.start_lr, config.optim.weight_decay) == (1e-4, 1e-6, 1e-5)
     assert (config.optim.betas, config.objective.temperature) == ((0.9, 0.95), 0.07)
     assert (config.audio.mean, config.audio.std, config.objective.representations) == (-4.346, 4.332, 16)
     w = config.objective.weights

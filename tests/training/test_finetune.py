@@ -256,7 +256,7 @@ def test_it_learns(tmp_path):
     quick = ("finetune.mixup=0", "finetune.drop_path=0", "finetune.layer_decay=1", "finetune.audio.mask=0")
     easy = ("data.duet=0", "data.another=0", "data.count=160", "data.validation=40", "finetune.label_smoothing=0")
     run = finetuner(tmp_path, "classifier.mode=audio", "train.steps=160", "train.batch=16", *quick, *easy,
-                    "optim.rate=3.0e-3", "train.evaluate_every=160", "train.checkpoint_every=160")  # fmt: skip
+                    "optim.lr=3.0e-3", "train.evaluate_every=160", "train.checkpoint_every=160")  # fmt: skip
     before = run.validate().metrics().accuracy
     run.run()
     assert run.best["validation"]["accuracy"] > max(50, before + 20)

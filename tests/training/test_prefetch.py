@@ -80,10 +80,7 @@ def test_on_a_gpu_the_next_copy_begins_before_the_step_and_only_its_own_is_waite
     for one in prefetch([Told(b.ids, b.inputs, b.lengths) for b in given], torch.device("cuda")):
         log.append(("step", one.ids[0]))
     copied = ["on the copies' stream", ("copy", "0", "cuda"), "back"]
-    held = [
-        ("held by", torch.cuda.current_stream(None), x.shape)
-        for x in given[0].tensors()
-    ]
+    held = [("held by", torch.cuda.current_stream(None), x.shape) for x in given[0].tensors()]
     assert log == [
         *copied, copied[0], ("copy", "1", "cuda"), copied[2],
         ("wait for copy", "0"), *held, ("step", "0"),

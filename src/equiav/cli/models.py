@@ -17,12 +17,11 @@ def info(
     full: Annotated[bool, typer.Option("--full", help="Also print the whole recipe.")] = False,
 ) -> None:
     """What a checkpoint is: model, objective, data, step, where it came from."""
-    from equiav.checkpoint import load_checkpoint
+    from equiav import checkpoint as checkpoints
     from equiav.config import dump_config
-    from equiav.describe import describe
 
-    checkpoint = load_checkpoint(path)
-    print(describe(checkpoint, path))
+    checkpoint = checkpoints.load_checkpoint(path)
+    print(checkpoints.info(checkpoint, path))
     if full:
         print("\n" + dump_config(checkpoint.config))
 

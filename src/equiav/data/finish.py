@@ -15,7 +15,7 @@ from equiav import __version__
 from equiav.data.cutting import Settings
 from equiav.data.index import META, SHARDS, VERSION, ClipRow, Index, read_meta, read_skipped, write_index
 from equiav.errors import DataError
-from equiav.provenance import write_json
+from equiav.io import write_json
 
 Skipped = tuple[str, str, str]  # source, start, reason
 

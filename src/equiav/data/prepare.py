@@ -21,10 +21,8 @@ from equiav.data.manifest import Source
 from equiav.data.pool import Failure, run_isolated
 from equiav.data.sources import find_sources, ordered
 from equiav.errors import DataError
-from equiav.files import locked
+from equiav.io import duration, locked, write_json
 from equiav.media import CLIP_SECONDS, FRAMES, Limits
-from equiav.progress import duration
-from equiav.provenance import write_json
 
 __all__ = ["Summary", "find_sources", "prepare"]
 

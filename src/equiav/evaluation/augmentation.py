@@ -11,14 +11,14 @@ from equiav.augment import Pipeline
 from equiav.build import build_inputs, build_pipelines
 from equiav.config import Config
 from equiav.media import square, to_float
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.report import new_figure, picture_row, spectrogram_row, value_table
 from equiav.types import DecodedClip, Modality
 
 
 def augmented(pipeline: Pipeline, x: Tensor, count: int, seed: int, modality: Modality) -> tuple[Tensor, Tensor]:
     """The input x (1, C, H, W) under `count` draws, and the vectors of the draws."""
-    draws = pipeline.sample(count, stream(seed, 0, f"show/{modality.value}"))
+    draws = pipeline.sample(count, generator(seed, 0, f"show/{modality.value}"))
     return pipeline.apply(x.expand(count, -1, -1, -1), draws), pipeline.encode(draws)
 
 

@@ -12,9 +12,9 @@ from equiav.data import Dataset, evaluation_batches
 from equiav.distributed import everyone, own_share
 from equiav.evaluation.base import Report, silent
 from equiav.inference import Banks, LoadedModel
+from equiav.io import Progress
 from equiav.media import encoder_inputs
 from equiav.models import Tokens
-from equiav.progress import Countdown
 from equiav.types import VISUAL, Embeddings, Modality
 
 BATCH = 64
@@ -40,7 +40,7 @@ def read_tokens(
     """
     wanted = tuple(dataset.modalities if modalities is None else modalities)
     first, last = own_share(len(dataset))
-    countdown = Countdown(-(-(last - first) // batch), report, what)
+    countdown = Progress(-(-(last - first) // batch), report, what)
     network = model.model
     training = network.training
     network.eval()

@@ -16,9 +16,9 @@ from equiav.errors import DataError
 from equiav.evaluation.heat import Method, default_method, token_scores, upsample
 from equiav.evaluation.pointing import Agreement, agreement, centre_prior
 from equiav.inference import LoadedModel
+from equiav.io import Progress
 from equiav.media import square
-from equiav.progress import Countdown
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Modality
 
 Maps = Float[Tensor, "n side side"]
@@ -88,13 +88,13 @@ def localise_dataset(
     others = z_a[_partners(len(rows), seed)]
     maps: dict[str, list[Tensor]] = {"sound": [], "other sound": []}
     inputs = build_inputs(loaded.config.audio)
-    countdown = Countdown(len(rows), say, "localising clips")
+    progress = Progress(len(rows), say, "localising clips")
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]
         pictures = inputs.pictures(torch.stack([clips.sample(i, frame).frame for i in part]).to(z_a.device))
         for name, z in (("sound", z_a), ("other sound", others)):
             maps[name].append(heat_maps(loaded, pictures, z[start : start + len(part)], method))
-        countdown.update(start + len(part))
+        progress.update(start + len(part))
     whole = {name: torch.cat(parts) for name, parts in maps.items()}
     whole["centre"] = centre_prior(*whole["sound"].shape[1:]).expand_as(whole["sound"])
     kept = tuple(boxes[i] for i in rows)
@@ -114,7 +114,7 @@ def _sounds(loaded: LoadedModel, clips: ClipDataset, rows: tuple[int, ...]) -> T
 
 def _partners(count: int, seed: int) -> Tensor:
     """For every clip another one, drawn as a single cycle so that nobody gets their own."""
-    order = torch.randperm(count, generator=stream(seed, 0, "other sound"))
+    order = torch.randperm(count, generator=generator(seed, 0, "other sound"))
     partner = torch.empty_like(order)
     partner[order] = order.roll(1)
     return partner

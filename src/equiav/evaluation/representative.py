@@ -19,7 +19,7 @@ from equiav.evaluation.heat import Method
 from equiav.evaluation.localisation import heat_maps
 from equiav.inference import LoadedModel
 from equiav.media import normalise, to_float
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Modality
 
 VECTORS = 1000
@@ -51,7 +51,7 @@ def representative(
     if config.objective.representation != "centroid" or config.augment.layout != "paper":
         raise ConfigError("the nearest transformation needs a model trained with equivariant embeddings and our layout")
     pipeline, branch = build_pipelines(config.augment)[Modality.VISUAL], loaded.model.visual
-    draws = pipeline.sample(vectors, stream(seed, 0, "representative"))
+    draws = pipeline.sample(vectors, generator(seed, 0, "representative"))
     device = loaded.banks[Modality.VISUAL].device
     t = pipeline.encode(draws).to(device)
     x = to_float(picture[None]).to(device)

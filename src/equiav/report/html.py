@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from equiav.files import write_whole
+from equiav.io import write_whole
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --paper: #fcfcfa; --soft: #6b7280; --line: #d9d9d4; --good: #1a7f4b; }

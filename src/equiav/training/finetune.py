@@ -36,7 +36,7 @@ from equiav.evaluation import (
 from equiav.inference import load_classifier
 from equiav.models import Classifier, load_strict
 from equiav.objectives import ClassificationObjective
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.report import Page, bars, cards, new_figure, png, table
 from equiav.training.log import RunLog
 from equiav.training.mixup import Mixing, draw_mixing, mix_batch
@@ -61,7 +61,7 @@ class Finetuner(Trainer):
         self.splits = splits
         self.best: dict[str, Any] | None = None
         objective = build_classification(config)
-        scales = layer_scales(objective, objective.model, decay=self.tune.layer_decay, head=self.tune.head_rate)
+        scales = layer_scales(objective, objective.model, decay=self.tune.layer_decay, head=self.tune.head_lr_scale)
         super().__init__(
             config, out, report,
             objective=objective, dataset=splits.train, validation=splits.validation, lr_scales=scales,
@@ -77,7 +77,7 @@ class Finetuner(Trainer):
 
     def _mixing(self, step: int) -> Mixing:
         """Who is mixed with whom in the global batch of a step: the loader and the objective both ask."""
-        generator = stream(self.config.seed, step, "mixup")
+        generator = generator(self.config.seed, step, "mixup")
         return draw_mixing(self.config.train.batch, self.tune.mixup, self.tune.mixup_beta, generator)
 
     def _further_rows(self, step: int) -> list[int]:

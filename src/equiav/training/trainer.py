@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from equiav.build import build_dataset, build_model, build_objective, build_schedule
-from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state
+from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state, save_model
 from equiav.config import Config
 from equiav.data import Dataset, Schedule, training_batches
 from equiav.distributed import broadcast_flag, everyone, gather, rank, world_size
 from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError, TrainingError
 from equiav.evaluation import Evaluator, Retrieval
-from equiav.inference import BANK, LoadedModel, save_model, with_banks
+from equiav.inference import LoadedModel, with_banks
 from equiav.models import load_strict
 from equiav.objectives import Objective
 from equiav.training.log import Progress, RunLog
@@ -104,9 +104,9 @@ class Trainer:
         train, optim, per_epoch = config.train, config.optim, self.schedule.steps_per_epoch
         self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
         warmup = optim.warmup_steps if optim.warmup_steps is not None else round((optim.warmup_epochs or 0) * per_epoch)
-        self.lr = WarmupCosine(optim.rate, self.total, warmup, optim.start_rate, optim.final_rate)
+        self.lr = WarmupCosine(optim.lr, self.total, warmup, optim.start_lr, optim.final_lr)
         self.optimiser = adamw(
-            self.objective, lr=optim.rate, weight_decay=optim.weight_decay, betas=optim.betas, scales=lr_scales
+            self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=lr_scales
         )
         self.autocast = autocast_type(train.precision, self.device)
         self.module: nn.Module = self.objective  # under DDP once the loop begins
@@ -166,7 +166,7 @@ class Trainer:
             raise CheckpointError(f"{self.out}: processes see different checkpoints; it must be a folder they share")
         state = load_state(path)
         raw = {k.removeprefix(RAW): v for k, v in state.items() if k.startswith(RAW)}
-        weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
+        weights = checkpoint.weights
         load_strict(self.model, raw or weights, str(path))
         restore_optimiser(self.objective, self.optimiser, state)
         if self.average is not None:
@@ -177,7 +177,7 @@ class Trainer:
     def _start_from(self, path: Path) -> None:
         """Loads the recipe's starting weights."""
         checkpoint = load_checkpoint(path)
-        weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
+        weights = checkpoint.weights
         if checkpoint.meta.get("kind") == "mae":  # gives encoders; predictor and heads stay as the recipe draws them
             own = self.model.state_dict()
             encoders = tuple(f"{m}.f." for m in self.objective.model.modalities)  # type: ignore[union-attr]
