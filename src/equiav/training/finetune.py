@@ -77,8 +77,8 @@ class Finetuner(Trainer):
 
     def _mixing(self, step: int) -> Mixing:
         """Who is mixed with whom in the global batch of a step: the loader and the objective both ask."""
-        generator = generator(self.config.seed, step, "mixup")
-        return draw_mixing(self.config.train.batch, self.tune.mixup, self.tune.mixup_beta, generator)
+        rng = generator(self.config.seed, step, "mixup")
+        return draw_mixing(self.config.train.batch, self.tune.mixup, self.tune.mixup_beta, rng)
 
     def _further_rows(self, step: int) -> list[int]:
         return self._mixing(step).further_rows(*self._rows())
