@@ -233,6 +233,8 @@ def listed(kind):
 def test_every_released_key_has_a_place(listing, kind, count):
     state = listed(listing)
     assert len(state) == count
+    written_out = shapes_of({}, classes=0 if listing == "pretrain" else 527)
+    assert {f"module.{k}": v for k, v in written_out.items()} == {k: tuple(v.shape) for k, v in state.items()}
     assert kind_of_cavmae(state) == kind
     ours = read_cavmae(state)
     sizes = cavmae_sizes(state)
@@ -305,9 +307,9 @@ def test_heads_that_do_not_divide_the_width_are_refused():
 
 def test_an_incomplete_or_foreign_model_is_not_written():
     ours = read_cavmae(tiny_state())
-    with pytest.raises(WeightsError, match="missing norm_v.bias"):
+    with pytest.raises(WeightsError, match=r"missing norm_v\.bias"):
         write_cavmae(without(ours, "encoder.separate.visual.norm.bias"))
-    with pytest.raises(WeightsError, match="audio.f.norm.weight has no place"):
+    with pytest.raises(WeightsError, match=r"audio\.f\.norm\.weight has no place"):
         write_cavmae(ours | {"audio.f.norm.weight": torch.zeros(64)})
     assert kind_of_cavmae({"__M__.patch_embed_a.proj.weight": torch.zeros(1)}) is None
 

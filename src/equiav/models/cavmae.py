@@ -85,6 +85,10 @@ class ModalityEncoder(nn.Module):
             raise ShapeError(f"the encoder wants ({order}) = {size}, got {tuple(x.shape[1:])}")
         return x
 
+    def patches(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b tokens values"]:
+        """The patches of an input, as a decoder predicts them."""
+        return patchify(self.image(x), self.patch_embed.patch)
+
     def forward(self, x: Float[Tensor, "b c h w"], kept: Int[Tensor, "b kept"] | None = None) -> Tokens:
         """Tokens before the joint blocks, of all patches or of the kept ones, each at its own position."""
         positions = self.pos_embed if kept is None else self.pos_embed[0, kept]
@@ -210,8 +214,7 @@ class CavMae(nn.Module):
 
     def targets(self, inputs: Inputs) -> dict[str, Tensor]:
         """The patches (batch, tokens, values) that the predictions are compared with."""
-        encoders = self.encoder.separate
-        return {m: patchify(encoders[m].image(x), encoders[m].patch_embed.patch) for m, x in inputs.items()}  # type: ignore
+        return {m: self.encoder.separate[m].patches(x) for m, x in inputs.items()}  # type: ignore[operator]
 
 
 class CavMaeClassifier(nn.Module):
