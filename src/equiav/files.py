@@ -7,10 +7,23 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from equiav.errors import Busy, EquiAVError
 
 LOCK = ".lock"
+_held: set[IO[str]] = set()
+
+
+def _leave_locks() -> None:
+    # A forked worker that outlives a killed parent would keep its locks until it ends as well.
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
@@ -25,15 +38,18 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process at a time works in a folder, the others get Busy; the lock goes with the process, however it ends."""
+def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
+    """One process at a time works in a folder, the others get Busy; the lock goes with the process, however it ends.
+
+    `name` is the file that carries the lock: another one for work that is done under the first.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
     except ImportError:  # no such locks there
         yield
         return
-    with (folder / LOCK).open("a+") as file:
+    with (folder / name).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -42,4 +58,8 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
-        yield
+        _held.add(file)
+        try:
+            yield
+        finally:
+            _held.discard(file)

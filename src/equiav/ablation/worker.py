@@ -25,7 +25,7 @@ from equiav.inference import load_model
 from equiav.provenance import provenance, write_json
 from equiav.training.launch import Stopped, train_on_cores
 from equiav.training.log import LOG
-from equiav.training.run import choose_device
+from equiav.training.run import choose_device, run_lock
 from equiav.training.trainer import Trainer
 
 Say = Callable[[str], None]
@@ -78,7 +78,9 @@ def _train(run: Run, out: Path, clock: Clock, say: Say) -> None:
     config, notices = resolve(resumable(run, out), 1)
     for line in notices:
         say(line)
-    if Trainer(config, out, watched).run().interrupted:
+    with run_lock(out):
+        outcome = Trainer(config, out, watched).run()
+    if outcome.interrupted:
         clock.tick(at_once=True)
         raise Stopped
 

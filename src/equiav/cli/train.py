@@ -53,6 +53,7 @@ def pretrain(
     from equiav.config import load_config
     from equiav.distributed import rank, started, world_size
     from equiav.training.launch import STOPPED
+    from equiav.training.run import run_lock
     from equiav.training.trainer import Trainer
 
     config = load_config(recipe, tuple(overrides or ()))
@@ -61,10 +62,11 @@ def pretrain(
         config, notices = resolve(config, world_size())
         if rank() == 0:
             print("".join(f"note: {line}\n" for line in notices), end="", file=sys.stderr)
-        trainer = Trainer(config, out, say)
-        if rank() == 0 and trainer.step:
-            print(f"resuming {out} at step {trainer.step} of {trainer.total}", file=sys.stderr)
-        outcome = trainer.run()
+        with run_lock(out):
+            trainer = Trainer(config, out, say)
+            if rank() == 0 and trainer.step:
+                print(f"resuming {out} at step {trainer.step} of {trainer.total}", file=sys.stderr)
+            outcome = trainer.run()
         if rank() == 0:
             end_line()
             state = f"stopped at step {outcome.step} of" if outcome.interrupted else "finished"

@@ -26,7 +26,7 @@ from equiav.training.classify import Classification, ClassifierDraws, draw_class
 from equiav.training.log import RunLog
 from equiav.training.mixing import MixedBatch, Mixing, mix_batch
 from equiav.training.optim import layer_scales
-from equiav.training.run import Outcome, Run, Say, Taken, Weights, choose_device, log, prepare_folder
+from equiav.training.run import Outcome, Run, Say, Taken, Weights, choose_device, log, prepare_folder, run_lock
 from equiav.training.starting import load_encoders
 from equiav.training.step import arithmetic, synchronised
 from equiav.types import Batch
@@ -156,11 +156,12 @@ def finetune(config: Config, out: Path, say: Say = log.info) -> Finetuned:
     if rank() == 0:
         for line in notices:
             say(f"note: {line}")
-    run = Finetuner(config, splits, out, say)
-    if run.step and rank() == 0:
-        say(f"resuming {out} at step {run.step} of {run.total}")
-    outcome = run.run()
-    results = None if outcome.interrupted or splits.test is None else judge(config, splits, out, say)
+    with run_lock(out):
+        run = Finetuner(config, splits, out, say)
+        if run.step and rank() == 0:
+            say(f"resuming {out} at step {run.step} of {run.total}")
+        outcome = run.run()
+        results = None if outcome.interrupted or splits.test is None else judge(config, splits, out, say)
     return Finetuned(outcome, run.best, results)
 
 

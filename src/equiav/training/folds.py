@@ -19,7 +19,7 @@ from equiav.evaluation.output import write_evaluation
 from equiav.report.figures import bars, new_figure, png
 from equiav.report.html import Page, cards, table
 from equiav.training.finetune import finetune
-from equiav.training.run import Say, log
+from equiav.training.run import Say, log, run_lock
 
 FIGURES = ("mAP", "accuracy", "d_prime")
 PREPARED = "data"  # in the run's folder, where a published layout was given
@@ -33,15 +33,16 @@ def finetune_folds(config: Config, out: Path, say: Say = log.info) -> dict[str, 
     _, tune = sections(config)
     if not isinstance(config.data, ShardsConfig):
         raise ConfigError("--folds needs a prepared folder or a published set (data.kind: shards)")
-    folder = _prepared(Path(config.data.path), out / PREPARED, say)
     results = {}
-    for fold in _folds(folder):
-        data = config.data.model_copy(update={"path": str(folder), "fold": fold})
-        done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, say))
-        if done.outcome.interrupted:
-            return None
-        assert done.results is not None  # a fold always has test clips
-        results[fold] = done.results["metrics"]
+    with run_lock(out):
+        folder = _prepared(Path(config.data.path), out / PREPARED, say)
+        for fold in _folds(folder):
+            data = config.data.model_copy(update={"path": str(folder), "fold": fold})
+            done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, say))
+            if done.outcome.interrupted:
+                return None
+            assert done.results is not None  # a fold always has test clips
+            results[fold] = done.results["metrics"]
     record: dict[str, Any] = {"task": "folds", "metric": tune.metric, "weights": config.weights or "none: from scratch"}
     record |= {"folds": results, "mean": _mean(results), "seed": config.seed}
     if rank() == 0:

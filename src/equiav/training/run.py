@@ -7,7 +7,8 @@ import logging
 import shutil
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,8 @@ from equiav.config import Config
 from equiav.data.dataset import ClipDataset
 from equiav.data.loader import Schedule, training_batches
 from equiav.distributed import broadcast_flag, everyone, rank, world_size
-from equiav.errors import CheckpointError, EquiAVError, TrainingError
+from equiav.errors import Busy, CheckpointError, EquiAVError, TrainingError
+from equiav.files import locked
 from equiav.inference import BANK
 from equiav.models.weights import load_strict
 from equiav.training.ahead import on_device
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 
 Say = Callable[[str], None]
 Weights = dict[str, Tensor]
+LOCK = ".training.lock"
 RAW = "raw."  # weights as trained, kept in the state where the checkpoint's own are the moving average
 
 
@@ -84,6 +87,22 @@ def prepare_folder(out: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise TrainingError(f"{out}: cannot be written ({error.strerror})") from error
+
+
+@contextmanager
+def run_lock(out: Path) -> Iterator[None]:
+    """One run at a time in a folder: its first process takes the lock, and where it cannot all raise Busy."""
+    prepare_folder(out)
+    with ExitStack() as stack:
+        refused = []
+        if rank() == 0:
+            try:
+                stack.enter_context(locked(out, LOCK))
+            except Busy as error:
+                refused.append(str(error))
+        for reason in everyone(refused):
+            raise Busy(f"{reason}; wait for it, or choose another --out")
+        yield
 
 
 def distributed_module(objective: nn.Module, devices: list[int] | None) -> nn.Module:
