@@ -13,11 +13,23 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from equiav.errors import Busy, EquiAVError
 
 LOCK = ".lock"
+_held: set[IO[str]] = set()
+
+
+def _leave_locks() -> None:
+    # A forked worker that outlives a killed parent would keep its locks until it ends as well.
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
 
 
 @contextlib.contextmanager
@@ -81,15 +93,18 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process at a time works in a folder, the others get Busy; the lock goes with the process, however it ends."""
+def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
+    """One process at a time works in a folder, the others get Busy; the lock goes with the process, however it ends.
+
+    `name` is the file that carries the lock: another one for work that is done under the first.
+    """
     try:
         import fcntl
     except ImportError:  # no such locks there
         fcntl = None  # type: ignore[assignment]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("a+")
+        file = (folder / name).open("a+")
     except OSError as error:
         raise EquiAVError(f"{folder}: cannot be written ({error.strerror})") from error
     with file:
@@ -102,7 +117,11 @@ def locked(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
-        yield
+        _held.add(file)
+        try:
+            yield
+        finally:
+            _held.discard(file)
 
 
 def duration(seconds: float) -> str:

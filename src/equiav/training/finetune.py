@@ -41,7 +41,7 @@ from equiav.report import Page, bars, cards, new_figure, png, table
 from equiav.training.log import RunLog
 from equiav.training.mixup import Mixing, draw_mixing, mix_batch
 from equiav.training.optim import layer_scales
-from equiav.training.trainer import Outcome, Report, Trainer, Weights, choose_device, log
+from equiav.training.trainer import Outcome, Report, Trainer, Weights, choose_device, log, run_lock
 from equiav.types import Batch
 
 UNDEFINED = -1.0  # stands for a score without a value: below all that have one, and JSON can hold it
@@ -191,11 +191,12 @@ def finetune(config: Config, out: Path, report: Report = log.info) -> Finetuned:
     if rank() == 0:
         for line in notices:
             report(f"note: {line}")
-    run = Finetuner(config, splits, out, report)
-    if run.step and rank() == 0:
-        report(f"resuming {out} at step {run.step} of {run.total}")
-    outcome = run.run()
-    results = None if outcome.interrupted or splits.test is None else evaluate_test(config, splits, out, report)
+    with run_lock(out):
+        run = Finetuner(config, splits, out, report)
+        if run.step and rank() == 0:
+            report(f"resuming {out} at step {run.step} of {run.total}")
+        outcome = run.run()
+        results = None if outcome.interrupted or splits.test is None else evaluate_test(config, splits, out, report)
     return Finetuned(outcome, run.best, results)
 
 
@@ -225,15 +226,16 @@ def finetune_folds(config: Config, out: Path, report: Report = log.info) -> dict
     _, tune = finetuning_sections(config)
     if not isinstance(config.data, ShardsConfig):
         raise ConfigError("--folds needs a prepared folder or a published set (data.kind: shards)")
-    folder = _prepared(Path(config.data.path), out / PREPARED, report)
     results = {}
-    for fold in _folds(folder):
-        data = config.data.model_copy(update={"path": str(folder), "fold": fold})
-        done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, report))
-        if done.outcome.interrupted:
-            return None
-        assert done.results is not None  # a fold always has test clips
-        results[fold] = done.results["metrics"]
+    with run_lock(out):
+        folder = _prepared(Path(config.data.path), out / PREPARED, report)
+        for fold in _folds(folder):
+            data = config.data.model_copy(update={"path": str(folder), "fold": fold})
+            done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, report))
+            if done.outcome.interrupted:
+                return None
+            assert done.results is not None  # a fold always has test clips
+            results[fold] = done.results["metrics"]
     record: dict[str, Any] = {"task": "folds", "metric": tune.metric, "weights": config.weights or "none: from scratch"}
     record |= {"folds": results, "mean": _mean(results), "seed": config.seed}
     if rank() == 0:
