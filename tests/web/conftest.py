@@ -4,9 +4,8 @@ import pytest
 
 from equiav.build import build_model
 from equiav.inference import save_model
-from equiav.web.bounds import Bounds
-from equiav.web.opening import open_collection
-from equiav.web.service import Service
+from equiav.web.limits import UploadLimits
+from equiav.web.service import Service, open_collection
 from tests.training.small import small_config
 
 
@@ -21,7 +20,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="session")
 def service(run):
     index, embedder = open_collection(run, None)
-    return Service(index, embedder, Bounds(megabytes=1, seconds=30.0))
+    return Service(index, embedder, UploadLimits(megabytes=1, seconds=30.0))
 
 
 @pytest.fixture(scope="session")

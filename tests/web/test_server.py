@@ -1,6 +1,5 @@
-"""What is round the page: its folder, its door, its gate."""
+"""What is round the page: its folder, its socket, its checks."""
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -11,8 +10,8 @@ from starlette.responses import PlainTextResponse
 
 from equiav.errors import EquiAVError
 from equiav.web import server
-from equiav.web.bounds import Bounds
-from equiav.web.gate import Gate, stored_bytes
+from equiav.web.limits import UploadLimits
+from equiav.web.security import Security, stored_bytes
 from equiav.web.server import listening, own_folder, require_gradio, stay_at_home, sweep, swept
 
 
@@ -70,24 +69,26 @@ def scope(path, method="GET", **headers):
     return {"type": "http", "path": path, "method": method, "headers": pairs}
 
 
-def test_gate(tmp_path):
-    gate = Gate(PlainTextResponse("in"), Bounds(megabytes=1), tmp_path)
+def test_security(tmp_path):
+    security = Security(PlainTextResponse("in"), UploadLimits(megabytes=1), tmp_path)
     upload = "/gradio_api/upload"
-    assert gate.refusal(scope("/")) is None
-    assert gate.refusal(scope("/gradio_api/file=/tmp/x")) is None
-    assert gate.refusal(scope("/gradio_api/file=HTTP://x")).status_code == 403
-    assert gate.refusal(scope(upload, "POST")).status_code == 411
-    assert gate.refusal(scope(upload, "POST", content_length="5000000")).status_code == 413
-    assert gate.refusal(scope(upload, "POST", content_length="900000")) is None
+    assert security.refusal(scope("/")) is None
+    (tmp_path / "here").write_text("")
+    assert security.refusal(scope(f"/gradio_api/file={tmp_path}/here")) is None
+    assert security.refusal(scope("/gradio_api/file=/tmp/x")).status_code == 404
+    assert security.refusal(scope("/gradio_api/file=HTTP://x")).status_code == 403
+    assert security.refusal(scope(upload, "POST")).status_code == 411
+    assert security.refusal(scope(upload, "POST", content_length="5000000")).status_code == 413
+    assert security.refusal(scope(upload, "POST", content_length="900000")) is None
     join = "/gradio_api/queue/join"
-    assert gate.refusal(scope(join, "POST", content_length="2000")) is None
-    assert gate.refusal(scope(join, "POST", content_length="200000")).status_code == 413
-    assert gate.refusal(scope(join, "POST")).status_code == 411
-    assert gate.refusal(scope(join, "POST", content_length="5", transfer_encoding="chunked")).status_code == 411
-    assert gate.refusal(scope("/", transfer_encoding="chunked")).status_code == 411
-    assert gate.refusal(scope("/", content_length="200000")).status_code == 413
+    assert security.refusal(scope(join, "POST", content_length="2000")) is None
+    assert security.refusal(scope(join, "POST", content_length="200000")).status_code == 413
+    assert security.refusal(scope(join, "POST")).status_code == 411
+    assert security.refusal(scope(join, "POST", content_length="5", transfer_encoding="chunked")).status_code == 411
+    assert security.refusal(scope("/", transfer_encoding="chunked")).status_code == 411
+    assert security.refusal(scope("/", content_length="200000")).status_code == 413
     (tmp_path / "many").write_bytes(bytes(16_500_000))
-    assert gate.refusal(scope(upload, "POST", content_length="900000")).status_code == 503
+    assert security.refusal(scope(upload, "POST", content_length="900000")).status_code == 503
 
 
 def test_uploads_that_go_while_they_are_counted(tmp_path, monkeypatch):
@@ -114,7 +115,7 @@ def test_addresses_are_refused():
     gradio = SimpleNamespace(async_ssrf_protected_get=None)
     stay_at_home(gradio)
     with pytest.raises(Exception, match="addresses are not fetched"):
-        asyncio.run(gradio.async_ssrf_protected_get("http://127.0.0.1:9/"))
+        gradio.async_ssrf_protected_get("http://127.0.0.1:9/").send(None)
 
 
 @pytest.mark.process

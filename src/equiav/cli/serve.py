@@ -28,15 +28,14 @@ def serve(
 
     Without INDEX it shows held-out scenes of the demo (after `make demo`). Needs `pip install equiav[web]`.
     """
-    from equiav.web.bounds import Bounds
-    from equiav.web.opening import open_collection
+    from equiav.web.limits import UploadLimits
     from equiav.web.server import require_gradio
     from equiav.web.server import serve as run
-    from equiav.web.service import Service
+    from equiav.web.service import Service, open_collection
 
     require_gradio()
     opened, embedder = open_collection(index, model, say)
     end_line()
-    bounds = Bounds(megabytes=megabytes, seconds=seconds, waiting=waiting, keep=keep)
-    run(Service(opened, embedder, bounds), host=host, port=port, say=lambda line: print(line, flush=True))
+    limits = UploadLimits(megabytes=megabytes, seconds=seconds, waiting=waiting, keep=keep)
+    run(Service(opened, embedder, limits), host=host, port=port, say=lambda line: print(line, flush=True))
     print("stopped", file=sys.stderr)

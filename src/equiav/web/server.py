@@ -46,7 +46,7 @@ def serve(service: Service, *, host: str, port: int, say: Callable[[str], None])
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         name = f"[{host}]" if ":" in host else host
         say(f"The page is at http://{name}:{door.getsockname()[1]}")
-        with swept(folder / UPLOADS, service.bounds.keep):
+        with swept(folder / UPLOADS, service.limits.keep):
             uvicorn.Server(config).run(sockets=[door])
 
 
@@ -73,7 +73,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 @contextmanager
 def own_folder() -> Iterator[Path]:
     """A folder for examples and uploads that goes when the page does."""
-    folder = Path(tempfile.mkdtemp(prefix="equiav-page-"))
+    folder = Path(tempfile.mkdtemp(prefix="equiav-page-")).resolve()  # uploads are known by paths without links
     try:
         (folder / UPLOADS).mkdir()
         yield folder
@@ -115,7 +115,7 @@ def sweep(folder: Path, keep: float, spared: frozenset[Path] = frozenset()) -> i
 
 
 def build_app(service: Service, folder: Path, *, host: str) -> Any:
-    """The page, the clips it plays and the gate before both, as one application; uploads go into `folder`."""
+    """The page, the clips it plays and the checks before both, as one application; uploads go into `folder`."""
     _settle(folder)
     import fastapi
     import gradio as gr
@@ -125,23 +125,23 @@ def build_app(service: Service, folder: Path, *, host: str) -> Any:
     from equiav.web.cards import STYLE
     from equiav.web.clips import clip_routes
     from equiav.web.examples import write_examples
-    from equiav.web.gate import Gate
     from equiav.web.page import build_page
+    from equiav.web.security import Security
 
     stay_at_home(processing_utils)
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(clip_routes(service))
-    app.add_middleware(Gate, bounds=service.bounds, folder=folder / UPLOADS)
+    app.add_middleware(Security, limits=service.limits, folder=folder / UPLOADS)
     if host in LOOPBACK:  # another name that leads here is not ours: a foreign page's trick
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
-    examples = write_examples(service.index, folder / "examples", largest=service.bounds.bytes)
+    examples = write_examples(service.index, folder / "examples", largest=service.limits.bytes)
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Base(font=fonts, font_mono=["ui-monospace", "monospace"], primary_hue="blue")
-    page = build_page(service, examples)
-    page.has_launched = True  # gradio refuses paths that nobody uploaded only from a page it takes for launched
+    page = build_page(service, examples, folder / UPLOADS)
+    page.has_launched = True  # gradio checks paths only of a page it takes for launched
     page.state_session_capacity = SESSIONS
     return gr.mount_gradio_app(
-        app, page, path="/", max_file_size=service.bounds.bytes, allowed_paths=[],
+        app, page, path="/", max_file_size=service.limits.bytes, allowed_paths=[],
         show_error=False, ssr_mode=False, mcp_server=False, theme=theme, css=STYLE, footer_links=[],
     )  # fmt: skip
 
