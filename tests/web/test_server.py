@@ -6,12 +6,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from starlette.responses import PlainTextResponse
 
 from equiav.errors import EquiAVError
 from equiav.web import server
-from equiav.web.limits import UploadLimits
-from equiav.web.security import Security, stored_bytes
 from equiav.web.server import listening, own_folder, require_gradio, stay_at_home, sweep, swept
 
 
@@ -62,42 +59,6 @@ def test_a_taken_port_is_one_line():
         reason = rf"127\.0\.0\.1:{port}: cannot be listened on .*choose another --port"
         with pytest.raises(EquiAVError, match=reason), listening("127.0.0.1", port):
             pass
-
-
-def scope(path, method="GET", **headers):
-    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return {"type": "http", "path": path, "method": method, "headers": pairs}
-
-
-def test_security(tmp_path):
-    security = Security(PlainTextResponse("in"), UploadLimits(megabytes=1), tmp_path)
-    upload = "/gradio_api/upload"
-    assert security.refusal(scope("/")) is None
-    (tmp_path / "here").write_text("")
-    assert security.refusal(scope(f"/gradio_api/file={tmp_path}/here")) is None
-    assert security.refusal(scope("/gradio_api/file=/tmp/x")).status_code == 404
-    assert security.refusal(scope("/gradio_api/file=HTTP://x")).status_code == 403
-    assert security.refusal(scope(upload, "POST")).status_code == 411
-    assert security.refusal(scope(upload, "POST", content_length="5000000")).status_code == 413
-    assert security.refusal(scope(upload, "POST", content_length="900000")) is None
-    join = "/gradio_api/queue/join"
-    assert security.refusal(scope(join, "POST", content_length="2000")) is None
-    assert security.refusal(scope(join, "POST", content_length="200000")).status_code == 413
-    assert security.refusal(scope(join, "POST")).status_code == 411
-    assert security.refusal(scope(join, "POST", content_length="5", transfer_encoding="chunked")).status_code == 411
-    assert security.refusal(scope("/", transfer_encoding="chunked")).status_code == 411
-    assert security.refusal(scope("/", content_length="200000")).status_code == 413
-    (tmp_path / "many").write_bytes(bytes(16_500_000))
-    assert security.refusal(scope(upload, "POST", content_length="900000")).status_code == 503
-
-
-def test_uploads_that_go_while_they_are_counted(tmp_path, monkeypatch):
-    for name in "abc":
-        (tmp_path / name).write_bytes(bytes(10))
-    found = list(tmp_path.iterdir())
-    monkeypatch.setattr(type(tmp_path), "rglob", lambda self, pattern: iter(found))
-    found[0].unlink()
-    assert stored_bytes(tmp_path) == 20
 
 
 def test_without_the_extra(monkeypatch):
