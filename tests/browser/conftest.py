@@ -70,6 +70,8 @@ def chromium():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        microphone = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        options = ["--no-sandbox", "--disable-gpu", *microphone]
+        browser = playwright.chromium.launch(executable_path=program, args=options)
         yield browser
         browser.close()

@@ -72,6 +72,13 @@ def test_clips_are_served_by_name(client, media):
     assert client.get(f"/clip/sound?id={name}").content.startswith(b"RIFF")
 
 
+def test_recordings_are_not_processed_here(client, served):
+    before = served.files()
+    for path in ("/gradio_api/process_recording", "/gradio_api/process_recording/"):
+        assert client.post(path, files={"file": ("a.webm", bytes(1000))}).text == "Not found."
+    assert served.files() == before
+
+
 def test_private_files_are_not_copied(client, served, tmp_path, media):
     private = tmp_path / "private.mp4"
     private.write_bytes(media["search_by_video"][1])

@@ -143,9 +143,16 @@ def test_what_is_no_file_record(client, how, odd):
 
 
 def test_direct_calls_are_closed(client, private):
-    data = {"data": [records_of(str(private[".png"]), "without meta")]}
-    for form in ("run", "api"):
-        assert client.post(f"/gradio_api/{form}/search_by_picture", json=data).status_code in (403, 404)
+    record = records_of(str(private[".png"]), "without meta")
+    data = {"data": [record]}
+    for form in ("run/search_by_picture", "api/search_by_picture", "call/v2/search_by_picture"):
+        for body in (data, {"file": record}):
+            assert client.post(f"/gradio_api/{form}", json=body).status_code == 404
+    for item in client.get("/config").json()["dependencies"]:  # the page itself asks this way for its examples
+        answer = client.post("/gradio_api/run/predict", json={**data, "fn_index": item["id"], "session_hash": "x"})
+        assert answer.status_code != 200, item["api_name"]
+        if item["queue"]:
+            assert answer.status_code == 404
 
 
 @pytest.mark.parametrize("how", CALLS)

@@ -26,7 +26,7 @@ def test_sizes_and_files(tmp_path):
     (tmp_path / "here").write_text("")
     assert security.refusal(scope(f"/gradio_api/file={tmp_path}/here")) is None
     assert security.refusal(scope("/gradio_api/file=/tmp/x")).status_code == 404
-    assert security.refusal(scope("/gradio_api/file=HTTP://x")).status_code == 403
+    assert security.refusal(scope("/gradio_api/file=HTTP://x")).status_code == 404
     assert security.refusal(scope(upload, "POST")).status_code == 411
     assert security.refusal(scope(upload, "POST", content_length="5000000")).status_code == 413
     assert security.refusal(scope(upload, "POST", content_length="900000")) is None
@@ -39,6 +39,52 @@ def test_sizes_and_files(tmp_path):
     assert security.refusal(scope("/", content_length="200000")).status_code == 413
     (tmp_path / "many").write_bytes(bytes(16_500_000))
     assert security.refusal(scope(upload, "POST", content_length="900000")).status_code == 503
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "POST /gradio_api/process_recording",
+        "POST /gradio_api/stream/x",
+        "POST /gradio_api/cancel",
+        "POST /gradio_api/reset",
+        "POST /gradio_api/vibe-edit",
+        "POST /gradio_api/component_server",
+        "POST /gradio_api/run/map",
+        "POST /gradio_api/api/predict",
+        "POST /gradio_api/call/v2/map",
+        "POST /gradio_api/upload/",
+        "POST /login",
+        "POST /",
+        "GET /gradio_api/upload",
+        "GET /gradio_api/proxy=https://example.org/",
+        "GET /gradio_api/file/etc/passwd",
+        "GET /gradio_api/file=https://example.org/",
+        "GET /gradio_api/info",
+        "GET /gradio_api/openapi.json",
+        "GET /gradio_api/deep_link",
+        "GET /gradio_api/startup-events",
+        "GET /gradio_api/heartbeat/x",
+        "GET /gradio_api/queue/status",
+        "GET /gradio_api/custom_component/x/client/component/index.js",
+        "GET /monitoring",
+        "GET /monitoring/x",
+        "GET /assets/../../x",
+        "GET /static/..",
+        "GET //config",
+        "GET /config\n",
+        "PUT /",
+        "DELETE /config",
+        "TRACE /",
+        "OPTIONS /gradio_api/queue/join",
+    ],
+)
+def test_routes_that_the_page_does_not_use(asked, tmp_path):
+    method, path = asked.split(" ", 1)
+    answer = Security(PlainTextResponse("in"), UploadLimits(), tmp_path).refusal(
+        scope(path, method, content_length="0")
+    )
+    assert (answer.status_code, answer.body) == (404, b"Not found.")
 
 
 def test_uploads_that_go_while_they_are_counted(tmp_path, monkeypatch):
@@ -104,7 +150,9 @@ def test_host_names(host, status):
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])
 def test_origins(origin, status, method):
-    assert refused(Access(), "/", method, origin=origin, content_length="0") == status
+    path = "/gradio_api/queue/join" if method == "POST" else "/"
+    expected = status if method in ("GET", "POST") else status or 404
+    assert refused(Access(), path, method, origin=origin, content_length="0") == expected
 
 
 def test_two_origins():

@@ -22,9 +22,15 @@ from equiav.web.limits import UploadLimits
 
 UPLOAD, FILE = "/gradio_api/upload", "/gradio_api/file="
 SLACK = 100_000  # bytes of a request round its file, and of one without
-WITH_BODY = ("POST", "PUT", "PATCH")
-# Addresses that would make this server fetch something for the visitor.
-FETCHING = ("file=http:", "file=https:", "proxy=")
+# All that the page and callers of its API ask for; gradio has more routes, which nothing here needs.
+ROUTES = {
+    "GET": re.compile(
+        r"/|/config|/theme\.css|/favicon\.ico|/(assets|static)/[\w./-]+|/clip/(film|sound|picture)"
+        r"|/gradio_api/(app_id|upload_progress|queue/data|call/[a-z_]+/\w+|file=.+)"
+    ),
+    "POST": re.compile(r"/gradio_api/(upload|queue/join|run/predict|call/[a-z_]+)"),
+}
+ROUTES["HEAD"] = ROUTES["GET"]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([0-9a-z._-]+))(?::[0-9]+)?")
 COOKIE = "equiav_token"
@@ -79,7 +85,7 @@ class Access:
 
 
 class Security:
-    """Middleware: known names, own origin, the token; bodies within limits; headers on every answer."""
+    """Middleware: known names, own origin, the token; known routes, bodies within limits; headers on every answer."""
 
     def __init__(self, app: ASGIApp, limits: UploadLimits, folder: Path, access: Access | None = None) -> None:
         self.app, self.limits, self.folder, self.access = app, limits, folder, access or Access()
@@ -134,16 +140,16 @@ class Security:
 
     def _forbidden(self, scope: Scope) -> Response | None:
         """Refuses what the page does not do, and bodies that are too large."""
-        path = scope["path"].lower().replace("\\\\", "/")
-        if any(mark in path for mark in FETCHING):
-            return PlainTextResponse("This page fetches nothing from elsewhere.", 403)
-        if path.startswith(FILE) and not is_uploaded(scope["path"][len(FILE) :], self.folder):
+        path, method, headers = scope["path"], scope["method"], dict(scope["headers"])
+        route = ROUTES.get(method)
+        if route is None or not route.fullmatch(path) or ".." in path.split("/"):
             return PlainTextResponse("Not found.", 404)
-        headers = dict(scope["headers"])
-        length: Any = headers.get(b"content-length", b"" if scope["method"] in WITH_BODY else b"0")
+        if path.startswith(FILE) and not is_uploaded(path.removeprefix(FILE), self.folder):
+            return PlainTextResponse("Not found.", 404)
+        length: Any = headers.get(b"content-length", b"" if method == "POST" else b"0")
         if b"transfer-encoding" in headers or not length.isdigit():
             return PlainTextResponse("A request must say how long it is.", 411)
-        if path.rstrip("/") == UPLOAD and scope["method"] == "POST":
+        if path == UPLOAD:
             return self._upload(int(length))
         if int(length) > SLACK:
             return PlainTextResponse(f"Too large: at most {SLACK // 1000} kB are taken here.", 413)
