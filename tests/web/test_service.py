@@ -24,9 +24,9 @@ from equiav.media import decode
 from equiav.report import wav
 from equiav.search import Entry, Hit, Index
 from equiav.web import (
-    Bounds,
     Map,
     Service,
+    UploadLimits,
     clip_routes,
     clips_html,
     demo_index,
@@ -127,7 +127,7 @@ def test_decoding_ends_in_time(service, films, monkeypatch):
     service.locate(films[0], films[1])
     service.locate_in_video(films[0])
     assert len(seen) == 12  # each file is looked into, and decoded
-    assert {limits.wall for limits in seen} == {service.bounds.wall}
+    assert {limits.wall for limits in seen} == {service.limits.wall}
 
 
 def test_another_model_is_refused(service, run, tmp_path):
@@ -244,7 +244,7 @@ def test_sounds_of_clips(service):
 def test_clips_without_sound_and_few_at_once(service, run, tmp_path, monkeypatch):
     index = made_index(run, tmp_path / "index", [Entry("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0)])
     app = fastapi.FastAPI()
-    app.include_router(clip_routes(Service(index, service.embedder, Bounds(at_once=2))))
+    app.include_router(clip_routes(Service(index, service.embedder, UploadLimits(at_once=2))))
     working, seen = [], []
 
     def slow(entry):
@@ -301,4 +301,4 @@ def test_flatten_is_principal_components(rng):
 
 def test_spoken():
     assert [spoken(s) for s in (30.0, 600.0, 90.0)] == ["30 s", "10 min", "1 min 30 s"]
-    assert Bounds(megabytes=2).bytes == 2 << 20
+    assert UploadLimits(megabytes=2).bytes == 2 << 20

@@ -18,7 +18,7 @@ from equiav.web.service import Service
 def clip_routes(service: Service) -> APIRouter:
     """/clip/film is the file of an entry if browsers play it, /clip/sound its stretch as WAV, /clip/picture a look."""
     routes = APIRouter()
-    decoding = asyncio.Semaphore(service.bounds.at_once)
+    decoding = asyncio.Semaphore(service.limits.at_once)
 
     def entry_of(name: str) -> Entry:
         try:

@@ -10,7 +10,7 @@ MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Bounds:
+class UploadLimits:
     """Limits of the page; each refusal names the one that was met.
 
     `waiting` requests stand in the queue while `at_once` are worked on; more are refused. Uploads are deleted after
