@@ -74,4 +74,4 @@ def added(words: list[str]) -> list[str]:
 
 
 def first_clip() -> str:
-    return next(Index.open("library.index").entries()).id
+    return next(Index.open("library.index").clips()).id

@@ -18,8 +18,8 @@ from equiav.build import build_model
 from equiav.cli import app
 from equiav.config import load_config
 from equiav.inference import save_model
-from equiav.search import store_local
-from equiav.search.records import Entry, Query
+from equiav.search import Entry, Query, store
+from equiav.types import Clip
 from tests.inference.models import random_model
 
 HERE = Path(__file__).parent
@@ -115,8 +115,11 @@ def add(index, entries):
     """Adds entries given as plain records; says how many were new."""
     made = [
         Entry(
-            id=e["id"], source=e["source"], path=e["path"] and Path(e["path"]), start=e["start"], end=e["end"],
-            labels=tuple(e["labels"]), metadata=e["metadata"], **e["vectors"],
+            Clip(
+                id=e["id"], source=e["source"], path=e["path"] and Path(e["path"]), start=e["start"],
+                seconds=e["end"] - e["start"], labels=tuple(e["labels"]), metadata=e["metadata"],
+            ),
+            e["vectors"],
         )
         for e in entries
     ]  # fmt: skip
@@ -125,26 +128,27 @@ def add(index, entries):
 
 def search(index, kind, vector, *, among=None, filters=(), k=10):
     """Ids, scores and sides of the nearest, best first."""
-    hits = index.search(Query(kind, vector, index.digest), k=k, among=among, filters=filters)
-    return [[hit.id, hit.score, hit.side] for hit in hits]
+    modality = {"audio": "audio", "image": "visual", "video": None}[kind]
+    hits = index.search(Query(vector, modality, index.digest), k=k, among=among, filters=filters)
+    return [[hit.clip.id, hit.score, hit.side] for hit in hits]
 
 
 def like(index, id, *, among=None, filters=(), k=10):
     """The same for the question "what is like this entry?"."""
     hits = index.search(index.like(id), k=k, among=among, filters=filters)
-    return [[hit.id, hit.score, hit.side] for hit in hits]
+    return [[hit.clip.id, hit.score, hit.side] for hit in hits]
 
 
 def compress(index, monkeypatch, *, limit, few, tail, probes, candidates):
     """Makes an index use inverted lists and product codes from `limit` vectors on, as large collections do."""
-    monkeypatch.setattr(store_local, "FEW", few)
-    monkeypatch.setattr(store_local, "TAIL", tail)
+    monkeypatch.setattr(store, "FEW", few)
+    monkeypatch.setattr(store, "TAIL", tail)
     index.store.limit, index.store.probes, index.store.candidates = limit, probes, candidates
 
 
 def compressed_rows(index):
     """How many vectors of each side are in inverted lists."""
-    return {side: made.rows for side, made in index.store.state.compressed.items()}
+    return {side: part.covered for side, part in index.store.state.parts.items() if part.file is not None}
 
 
 def unit(vectors):

@@ -23,6 +23,7 @@ from equiav.inference import Embedder, LoadedModel, items, load_model
 from equiav.media import decode
 from equiav.report import wav
 from equiav.search import Entry, Hit, Index
+from equiav.types import Clip
 from equiav.web import (
     Map,
     Service,
@@ -169,7 +170,7 @@ def test_examples_of_a_collection_whose_files_are_gone(run, tmp_path, service):
     model = load_model(run)
     index = Index.create(tmp_path / "index", model)
     vector = np.eye(model.width, dtype=np.float32)[0]
-    index.add([Entry("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0, vector, None)], made_by=model.digest)
+    index.add([Entry(Clip("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0), {"audio": vector})], made_by=model.digest)
     found = write_examples(index, tmp_path, largest=10**6)
     assert (found.sounds, found.pictures, found.films) == ([], [], [])
 
@@ -178,13 +179,13 @@ def made_index(run, folder, entries):
     model = load_model(run)
     index = Index.create(folder, model)
     vector = np.eye(model.width, dtype=np.float32)[0]
-    index.add([dataclasses.replace(entry, visual=vector) for entry in entries], made_by=model.digest)
+    index.add([dataclasses.replace(entry, vectors={"visual": vector}) for entry in entries], made_by=model.digest)
     return index
 
 
 def test_examples_of_pictures_alone(run, tmp_path):
     picture = np.zeros((20, 30, 3), np.uint8)
-    entries = [Entry(f"{i}", "same.png", tmp_path / f"{i}.png", 0.0, 0.0, picture=picture + i) for i in range(5)]
+    entries = [Entry(Clip(f"{i}", "same.png", tmp_path / f"{i}.png"), picture=picture + i) for i in range(5)]
     found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
     assert (found.sounds, found.films) == ([], [])
     assert len(set(found.pictures)) == 4
@@ -195,7 +196,7 @@ def test_examples_take_every_source_first(run, films, tmp_path):
     picture = np.zeros((20, 30, 3), np.uint8)
     spans = [(film, start) for film in films[:2] for start in (0.0, 0.1, 0.2)]
     entries = [
-        Entry(f"{film.stem}@{start}", film.name, film, start, start + 0.55, picture=picture) for film, start in spans
+        Entry(Clip(f"{film.stem}@{start}", film.name, film, start, 0.55), picture=picture) for film, start in spans
     ]
     found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
     assert found.films == films[:2]
@@ -209,8 +210,9 @@ def test_examples_take_every_source_first(run, films, tmp_path):
 
 
 def test_cards_escape_what_they_are_given():
-    hit = Hit('"<b>', 0.5, "audio", "<script>x</script>.mp3", None, 0.0, 1.0, ("<i>",), {}, None)
-    html = clips_html([hit, dataclasses.replace(hit, path=Path("x.mp4")), dataclasses.replace(hit, path=Path("x.mkv"))])
+    paths = (None, Path("x.mp4"), Path("x.mkv"))
+    clips = [Clip('"<b>', "<script>x</script>.mp3", path, 0.0, 1.0, ("<i>",)) for path in paths]
+    html = clips_html([Hit(clip, 0.5, "audio") for clip in clips])
     assert "<script>" not in html
     assert "<i>" not in html
     assert "Nothing found" in clips_html([])
@@ -218,7 +220,7 @@ def test_cards_escape_what_they_are_given():
 
 def test_players_only_where_something_plays(films, tmp_path):
     def card(path, end=1.0, **metadata):
-        return clips_html([Hit("a", 0.5, "visual", "a", path, 0.0, end, (), metadata, None)])
+        return clips_html([Hit(Clip("a", "a", path, 0.0, end, metadata=metadata), 0.5, "visual")])
 
     (tmp_path / "a.mkv").write_bytes(b"")
     assert "<video" in card(films[0])
@@ -232,7 +234,7 @@ def test_players_only_where_something_plays(films, tmp_path):
 def test_sounds_of_clips(service):
     app = fastapi.FastAPI()
     app.include_router(clip_routes(service))
-    entry = next(service.index.entries())
+    entry = next(service.index.clips())
     with TestClient(app) as client:
         answer = client.get("/clip/sound", params={"id": entry.id})
         assert client.get("/clip/sound", params={"id": "unknown"}).status_code == 404
@@ -242,7 +244,7 @@ def test_sounds_of_clips(service):
 
 
 def test_clips_without_sound_and_few_at_once(service, run, tmp_path, monkeypatch):
-    index = made_index(run, tmp_path / "index", [Entry("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0)])
+    index = made_index(run, tmp_path / "index", [Entry(Clip("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0))])
     app = fastapi.FastAPI()
     app.include_router(clip_routes(Service(index, service.embedder, UploadLimits(at_once=2))))
     working, seen = [], []
@@ -270,7 +272,7 @@ def test_few_points_are_read_of_many(service):
 
 
 def test_the_map_is_drawn_once_per_state(run, tmp_path, monkeypatch):
-    entries = [Entry(f"{i}", "a.png", None, 0.0, 0.0) for i in range(3)]
+    entries = [Entry(Clip(f"{i}", "a.png")) for i in range(3)]
     index = made_index(run, tmp_path / "index", entries)
     drawn = []
     monkeypatch.setattr("equiav.web.map.map_html", lambda index: drawn.append(len(index)) or str(len(index)))

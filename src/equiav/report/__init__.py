@@ -4,6 +4,7 @@ from equiav.report.figures import bars, curves, matrix, new_figure, picture_row,
 from equiav.report.html import Page, cards, data_uri, image, picture_png, player, row, table, wav
 from equiav.report.overlay import heat_overlay, outlined
 from equiav.report.spread import Interval, banded_curves, intervals
+from equiav.report.templates import render
 
 __all__ = [
     "Interval",
@@ -23,6 +24,7 @@ __all__ = [
     "picture_row",
     "player",
     "png",
+    "render",
     "row",
     "save",
     "spectrogram_row",

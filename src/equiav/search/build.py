@@ -26,21 +26,21 @@ from equiav.data import (
 )
 from equiav.data import Index as Prepared
 from equiav.errors import DataError, EquiAVError, MediaError
-from equiav.inference import Embedder
-from equiav.inference.items import PICTURES, read_picture, resampled
+from equiav.inference import PICTURES, Embedder, read_picture, resampled
 from equiav.io import duration, write_whole
 from equiav.search.index import INDEX, THUMBNAILS, Index
-from equiav.search.media import PREPARED, SPLIT
-from equiav.search.records import Entry
-from equiav.search.state import STATE
+from equiav.search.records import Entry, Vector
+from equiav.search.results import PREPARED
+from equiav.search.store import DATABASE, STATE
+from equiav.types import Clip
 
 logger = logging.getLogger(__name__)
 
 COMMIT_ENTRIES = 1024
 COMMIT_SECONDS = 60.0
-SAY_SECONDS = 2.0
+PROGRESS_SECONDS = 2.0
 
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 Skipped = tuple[str, str, str]  # source, start (empty: all of it), reason
 
 
@@ -62,16 +62,16 @@ def index_folder(
     table: Path | None = None,
     seconds: float | None = None,
     overlap: float = 0.0,
-    say: Say = lambda line: None,
+    progress: Progress = lambda line: None,
 ) -> Summary:
     """A prepared folder, or a folder, list or file of media, whichever `place` is; see the two functions below."""
     if (place / META).is_file():
         if seconds or overlap:
             raise DataError(f"{place} is cut into clips already: --seconds and --overlap are for media")
-        return index_prepared(index, embedder, place, table=table, say=say)
+        return index_prepared(index, embedder, place, table=table, progress=progress)
     if table is not None:
         raise DataError(f"--list goes with a prepared folder, which {place} is not; index the list itself instead")
-    return index_media(index, embedder, place, seconds=seconds, overlap=overlap, say=say)
+    return index_media(index, embedder, place, seconds=seconds, overlap=overlap, progress=progress)
 
 
 def index_media(
@@ -81,17 +81,17 @@ def index_media(
     *,
     seconds: float | None = None,
     overlap: float = 0.0,
-    say: Say = lambda line: None,
+    progress: Progress = lambda line: None,
 ) -> Summary:
     """Cuts media into windows, embeds them and adds them; files that cannot be read go to skipped.csv.
 
     Args:
         index: of vectors of the embedder's model.
         embedder: makes the vectors.
-        place: a folder (searched in depth), a list (.txt, .csv, .jsonl) or one file; videos, sounds, pictures.
+        place: a folder (searched in depth), a list (.txt, .csv, .jsonl) or one file; videos, audio, images.
         seconds: length of a window, at most the default: 10, or what the model hears if that is less.
         overlap: seconds that neighbouring windows share.
-        say: is told how far it is and how long it will take.
+        progress: is told how far it is and how long it will take.
     """
     index.check_model(embedder.digest)
     embedder.check_seconds(seconds)
@@ -100,7 +100,7 @@ def index_media(
     firsts = {_origin(source): key_of(_origin(source), 0) for source in sources}
     known = index.store.known(list(firsts.values()))
     todo = [source for source in sources if firsts[_origin(source)] not in known]
-    with _Filling(index, embedder, len(todo), "files", say) as filling:
+    with _Filling(index, embedder, len(todo), "files", progress) as filling:
         for source in todo:
             more = columns.get(source.name, {})
             filling.add(source.name, _windows(embedder, source, more, seconds=seconds, overlap=overlap))
@@ -119,7 +119,7 @@ def _outside_indexes(sources: list[Source], own: Path, place: Path) -> list[Sour
 
 
 def _holds_index(folder: Path) -> bool:
-    return (folder / INDEX).is_file() and ((folder / STATE).is_file() or (folder / THUMBNAILS).is_dir())
+    return (folder / INDEX).is_file() and any((folder / name).exists() for name in (DATABASE, STATE, THUMBNAILS))
 
 
 def _origin(source: Source) -> str:
@@ -131,12 +131,22 @@ def _origin(source: Source) -> str:
 def _windows(
     embedder: Embedder, source: Source, more: Mapping[str, Any], *, seconds: float | None, overlap: float
 ) -> Iterator[Entry | Skipped]:
-    facts: dict[str, Any] = {"labels": source.labels, "source": source.name, "path": source.path.resolve()}
-    facts["metadata"] = {**more, **({SPLIT: source.split} if source.split else {})}
+    def entry(number: int, start: float, end: float, vectors: Mapping[str, Vector | None], picture: Any) -> Entry:
+        clip = Clip(
+            key_of(_origin(source), number),
+            source=source.name,
+            path=source.path.resolve(),
+            start=start,
+            seconds=end - start,
+            labels=source.labels,
+            split=source.split,
+            metadata=more,
+        )
+        return Entry(clip, {side: vector for side, vector in vectors.items() if vector is not None}, picture)
+
     if source.path.suffix.lower() in PICTURES:
         picture = read_picture(source.path)
-        seen = embedder.image(picture)
-        yield Entry(key_of(_origin(source), 0), start=0.0, end=0.0, visual=seen, picture=picture, **facts)
+        yield entry(0, 0.0, 0.0, {"visual": embedder.image(picture)}, picture)
         return
     number = 0
     span = (source.start, source.seconds)
@@ -144,16 +154,13 @@ def _windows(
         if window.audio is None and window.visual is None:
             yield source.name, f"{window.start:.3f}", "silent"
             continue
-        key = key_of(_origin(source), number)
         start, end = round(window.start, 6), round(window.end, 6)
-        yield Entry(
-            key, start=start, end=end, audio=window.audio, visual=window.visual, picture=window.picture, **facts
-        )
+        yield entry(number, start, end, {"audio": window.audio, "visual": window.visual}, window.picture)
         number += 1
 
 
 def index_prepared(
-    index: Index, embedder: Embedder, folder: Path, *, table: Path | None = None, say: Say = lambda line: None
+    index: Index, embedder: Embedder, folder: Path, *, table: Path | None = None, progress: Progress = lambda line: None
 ) -> Summary:
     """Embeds and adds the clips of a prepared folder under their own names, all splits.
 
@@ -166,7 +173,7 @@ def index_prepared(
     keys = [prepared.text("keys", i) for i in range(len(prepared))]
     known = index.store.known(keys)
     rate = int(read_meta(folder)["sample_rate"])
-    with _Filling(index, embedder, len(keys) - len(known), "clips", say) as filling:
+    with _Filling(index, embedder, len(keys) - len(known), "clips", progress) as filling:
         for number, split in enumerate(SPLITS):
             if not bool((prepared.split == number).any()):
                 continue
@@ -187,26 +194,25 @@ def _clip(
     picture = clips.whole_picture(i, clips.frames // 2).permute(1, 2, 0).numpy() if clips.frames else None
     row = int(clips.rows[i])
     start, seconds = (float(x) for x in clips.index.times[row])
-    metadata = {**more, SPLIT: clips.split, "group": clips.group(i), PREPARED: str(clips.folder.resolve())}
-    yield Entry(
+    clip = Clip(
         clips.name(i),
         source=clips.source(i),
         path=Path(clips.index.text("paths", row)).absolute(),
         start=round(start, 6),
-        end=round(start + seconds, 6),
-        audio=audio,
-        visual=visual,
+        seconds=round(start + seconds, 6) - round(start, 6),
         labels=clips.labels(i),
-        metadata=metadata,
-        picture=picture,
+        split=clips.split,
+        group=clips.group(i),
+        metadata={**more, PREPARED: str(clips.folder.resolve())},
     )
+    yield Entry(clip, {s: v for s, v in (("audio", audio), ("visual", visual)) if v is not None}, picture)
 
 
 class _Filling:
     """Adds entries in portions, whole files at a time, and keeps count; what failed goes to skipped.csv."""
 
-    def __init__(self, index: Index, embedder: Embedder, total: int, unit: str, say: Say) -> None:
-        self.index, self.embedder, self.total, self.unit, self.say = index, embedder, total, unit, say
+    def __init__(self, index: Index, embedder: Embedder, total: int, unit: str, progress: Progress) -> None:
+        self.index, self.embedder, self.total, self.unit, self.progress = index, embedder, total, unit, progress
         self.waiting: list[Entry] = []
         self.bad: list[Skipped] = []
         self.seen: list[str] = []
@@ -236,7 +242,7 @@ class _Filling:
                 # A file nobody foresaw must not end a run over thousands; the log keeps what is needed to mend it.
                 logger.warning("%s: %r", name, error, exc_info=True)
                 reason = f"cannot be read ({type(error).__name__}: {error})"
-            self.bad.append((name, f"{mine[-1].end:.3f}", f"the rest: {reason}") if mine else (name, "", reason))
+            self.bad.append((name, f"{mine[-1].clip.end:.3f}", f"the rest: {reason}") if mine else (name, "", reason))
         self.waiting += mine
         self.used += bool(mine)
         if len(self.waiting) >= COMMIT_ENTRIES or time.monotonic() - self.committed > COMMIT_SECONDS:
@@ -254,11 +260,11 @@ class _Filling:
 
     def _speak(self) -> None:
         now, done = time.monotonic(), len(self.seen)
-        if now - self.said < SAY_SECONDS and done < self.total:
+        if now - self.said < PROGRESS_SECONDS and done < self.total:
             return
         self.said = now
         left = duration((now - self.began) / done * (self.total - done))
-        self.say(
+        self.progress(
             f"{done}/{self.total} {self.unit}  {self.added + len(self.waiting)} entries  "
             f"{done - self.used} left out  {left} left"
         )

@@ -6,6 +6,7 @@ password or token is taken from the environment variable MILVUS_TOKEN, never wri
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -14,18 +15,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equiav.errors import DataError
-from equiav.search.filters import NEAR, Filter, tags
-from equiav.search.records import SIDES, Entry, Side, Vector, digest64
-from equiav.search.store import Found, spacing
+from equiav.search.records import NEAR, TIMES, Entry, Filter, Vector, clip_record, facts, read_clip, spacing
+from equiav.types import Clip
 
 COLLECTION, PORT = "equiav", 19530
 ABOUT = ".about"  # the id of the row that says which model made the vectors
 AT_ONCE = 1000  # rows of one request
 MOST = 16_384  # what Milvus returns at most
-FIELDS = ("id", "start", "end", "tags", "entry")  # and two for each side
+FIELDS = ("id", "start", "end", "tags", "entry")  # and two for each side: its vector, and has_<side>
 LONGEST_ID = 512
 MOST_TAGS = 4096
 
@@ -68,9 +67,16 @@ def _checked(name: str, text: str) -> str:
 
 
 class MilvusStore:
-    """Entries in a Milvus collection; sides without a vector hold zeros that no search looks at."""
+    """Entries in a Milvus collection, one vector field per side; where an entry has none there are zeros, never searched.
 
-    def __init__(self, address: Address, width: int, digest: str, *, create: bool = False) -> None:
+    Args:
+        address: where the collection is.
+        width: length of a vector.
+        digest: which model made the vectors; a collection for another is refused.
+        create: makes the collection if it is not there, for vectors of these sides; its schema cannot change later.
+    """
+
+    def __init__(self, address: Address, width: int, digest: str, *, create: Sequence[str] | None = None) -> None:
         # With its own handling of fork() on, gRPC kills the children of a process that has a connection open.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         try:
@@ -81,17 +87,18 @@ class MilvusStore:
         connect = _told(MilvusClient, f"{address.uri}: no Milvus answers there")
         self.client: Any = _Client(connect(address.uri, token=os.environ.get("MILVUS_TOKEN", "")), address.uri)
         there = self.client.has_collection(self.name)
-        if there and create and self._unfinished():
+        if there and create is not None and self._unfinished():
             self.client.drop_collection(self.name)
             there = False
         if not there:
-            if not create:
+            if create is None:
                 raise DataError(f"{address.uri} holds no collection {self.name}; make the index again")
-            self._create(digest)
+            self._create(digest, create)
         elif self._about() != {"digest": digest, "width": width}:
             raise DataError(f"collection {self.name} holds vectors of another checkpoint; choose another collection")
+        self._fields = self.sides()  # of a collection that is there they do not change
 
-    def _create(self, digest: str) -> None:
+    def _create(self, digest: str, sides: Sequence[str]) -> None:
         from pymilvus import DataType
 
         schema = self.client.create_schema(auto_id=False, enable_dynamic_field=False)
@@ -101,24 +108,38 @@ class MilvusStore:
         schema.add_field("tags", DataType.ARRAY, element_type=DataType.INT64, max_capacity=MOST_TAGS)
         schema.add_field("entry", DataType.JSON)
         indexes = self.client.prepare_index_params()
-        for side in SIDES:
+        for side in sides:
+            if side in FIELDS or side.startswith("has_"):
+                raise DataError(f"Milvus cannot keep vectors of {side!r}: its collection has a field of that name")
             schema.add_field(f"has_{side}", DataType.BOOL)
             schema.add_field(side, DataType.FLOAT_VECTOR, dim=self.width)
             indexes.add_index(field_name=side, index_type="AUTOINDEX", metric_type="IP")
         # Strong: what was added is found by whoever asks next.
         self.client.create_collection(self.name, schema=schema, index_params=indexes, consistency_level="Strong")
-        about = Entry(ABOUT, "", None, 0.0, 0.0)
-        row = {**self._row(about), "entry": {"digest": digest, "width": self.width}}
+        row = {"id": ABOUT, "start": 0.0, "end": 0.0, "tags": [], "entry": {"digest": digest, "width": self.width}}
+        for side in sides:
+            row |= {f"has_{side}": False, side: np.zeros(self.width, np.float32)}
         self.client.upsert(self.name, [row])
+
+    def sides(self) -> tuple[str, ...]:
+        """Modalities that the collection has vector fields for."""
+        names = [field["name"] for field in self.client.describe_collection(self.name)["fields"]]
+        return tuple(sorted(name for name in names if f"has_{name}" in names))
 
     def _unfinished(self) -> bool:
         """Is it empty and of our form, but does not say whose vectors it is for? Its making was cut short."""
-        fields = {field["name"] for field in self.client.describe_collection(self.name)["fields"]}
-        return fields == {*FIELDS, *SIDES, *map("has_{}".format, SIDES)} and self._about() is None and not self._count()
+        names = {field["name"] for field in self.client.describe_collection(self.name)["fields"]}
+        sides = self.sides()
+        ours = bool(sides) and names == {*FIELDS, *sides, *map("has_{}".format, sides)}
+        return ours and self._about() is None and not self._count()
 
     def _about(self) -> Any:
         rows = self.client.get(self.name, ids=[ABOUT], output_fields=["entry"])
         return rows[0]["entry"] if rows else None
+
+    def generation(self) -> int:
+        """A server keeps no number of changes for us: that of entries has to do."""
+        return len(self)
 
     def __len__(self) -> int:
         return max(0, self._count() - 1)
@@ -144,18 +165,22 @@ class MilvusStore:
             self.client.upsert(self.name, rows[start : start + AT_ONCE])
 
     def _row(self, entry: Entry) -> dict[str, Any]:
-        if len(entry.id.encode()) > LONGEST_ID:
-            raise DataError(f"{entry.id[:40]}...: an id has at most {LONGEST_ID} bytes in Milvus")
-        row: dict[str, Any] = {"id": entry.id, "start": entry.start, "end": entry.end}
-        row |= {"tags": [_number(tag) for tag in tags(entry)[:MOST_TAGS]], "entry": entry.description()}
-        for side in SIDES:
-            vector = entry.vector(side)
-            row[f"has_{side}"] = vector is not None
-            row[side] = np.zeros(self.width, np.float32) if vector is None else vector
+        clip = entry.clip
+        if len(clip.id.encode()) > LONGEST_ID:
+            raise DataError(f"{clip.id[:40]}...: an id has at most {LONGEST_ID} bytes in Milvus")
+        for side in entry.vectors:
+            if side not in self._fields:
+                raise DataError(f"{clip.id}: collection {self.name} has no field for {side}; create it with that side")
+        tags = [_number(key, value) for key, value in facts(clip) if key not in TIMES]
+        row: dict[str, Any] = {"id": clip.id, "start": clip.start, "end": round(clip.end, 6)}
+        row |= {"tags": tags[:MOST_TAGS], "entry": clip_record(clip)}
+        for side in self._fields:
+            row[f"has_{side}"] = side in entry.vectors
+            row[side] = entry.vectors.get(side, np.zeros(self.width, np.float32))
         return row
 
     def remove(self, ids: Sequence[str]) -> int:
-        """Removes entries; says how many there were. Cut short, it is made good by removing the same again."""
+        """Removes entries and returns how many there were. Cut short, it is made good by removing the same again."""
         there = sorted(self.known(ids) - {ABOUT})
         for start in range(0, len(there), AT_ONCE):
             self.client.delete(self.name, ids=there[start : start + AT_ONCE])
@@ -163,22 +188,23 @@ class MilvusStore:
 
     def get(self, id: str) -> Entry | None:
         """An entry with its vectors."""
-        fields = ["entry", *SIDES, *(f"has_{side}" for side in SIDES)]
+        fields = ["entry", *self._fields, *(f"has_{side}" for side in self._fields)]
         rows = self.client.get(self.name, ids=[id], output_fields=fields) if id != ABOUT else []
         if not rows:
             return None
-        row = rows[0]
-        vectors = {s: np.array(row[s], np.float32) if row[f"has_{s}"] else None for s in SIDES}
-        return Entry.from_description(row["entry"], **vectors)
+        vectors = {s: np.array(rows[0][s], np.float32) for s in self._fields if rows[0][f"has_{s}"]}
+        return Entry(read_clip(rows[0]["entry"]), vectors)
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries, without vectors."""
+    def clips(self) -> Iterator[Clip]:
+        """The clips of all entries."""
         for row in self._every(f'id != "{ABOUT}"', ["entry"]):
-            yield Entry.from_description(row["entry"])
+            yield read_clip(row["entry"])
 
-    def vectors(self, side: Side, most: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
+    def vectors(self, side: str, most: int | None = None) -> tuple[list[str], Vector]:
         """Ids and vectors (n, D) of the entries that have one on a side: all, or `most` evenly spaced ones."""
-        if most is None:
+        if side not in self._fields:
+            rows = []
+        elif most is None:
             rows = list(self._every(f"has_{side} == true", ["id", side]))
         else:
             ids = [row["id"] for row in self._every(f"has_{side} == true", ["id"])]
@@ -200,8 +226,10 @@ class MilvusStore:
         finally:
             pages.close()
 
-    def search(self, vector: Vector, side: Side, k: int, filters: Sequence[Filter]) -> list[Found]:
+    def search(self, vector: Vector, side: str, k: int, filters: Sequence[Filter]) -> list[tuple[Clip, float]]:
         """The nearest k; conditions the server cannot judge are judged here, on ever more of what it returns."""
+        if side not in self._fields:
+            return []
         here = [f for f in filters if _expression(f) is None]
         condition = " and ".join([f"has_{side} == true", *(e for f in filters if (e := _expression(f)) is not None)])
         wanted = k if not here else 16 * k
@@ -211,8 +239,8 @@ class MilvusStore:
                 self.name, data=[vector], anns_field=side, limit=limit, filter=condition, output_fields=["entry"],
                 search_params={"metric_type": "IP"},
             )[0]  # fmt: skip
-            found = [Found(Entry.from_description(row["entity"]["entry"]), float(row["distance"])) for row in rows]
-            fit = [one for one in found if all(f.accepts(one.entry) for f in here)]
+            found = [(read_clip(row["entity"]["entry"]), float(row["distance"])) for row in rows]
+            fit = [(clip, score) for clip, score in found if all(f.accepts(clip) for f in here)]
             if len(fit) >= k or len(rows) < limit or limit == MOST:
                 return fit[:k]
             wanted *= 8
@@ -251,15 +279,16 @@ def _told(call: Callable[..., Any], what: str) -> Callable[..., Any]:
     return told
 
 
-def _number(text: str) -> int:
-    """The digest of a text as a whole number of 63 bits: conditions are not always allowed a minus."""
-    return digest64(text) >> 1
+def _number(key: str, value: str) -> int:
+    """The digest of key=value as a whole number of 63 bits: conditions are not always allowed a minus."""
+    text = f"{key}={value}".encode("utf-8", "backslashreplace")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 def _expression(one: Filter) -> str | None:
-    """A condition in Milvus' words; None for what it cannot judge."""
-    if one.exact:
-        return f"ARRAY_CONTAINS(tags, {_number(f'{one.key}={one.value}')})"
+    """A condition in Milvus' words; None for what it cannot judge. Only numbers of the user's text enter it."""
+    if one.operator == "=" and one.plain and one.key not in ("id", *TIMES):
+        return f"ARRAY_CONTAINS(tags, {_number(one.key, one.value)})"
     if one.operator in (">=", "<=") and one.key in ("start", "end"):
         return f"{one.key} {one.operator} {float(one.value)!r}"
     if one.operator == "=" and one.key in ("start", "end"):

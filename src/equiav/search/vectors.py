@@ -1,4 +1,7 @@
-"""The compressed index of large collections: inverted lists of 4-bit product codes, for candidates to re-rank."""
+"""Vectors on disk: files that only grow, exact comparison, and the compressed index of large collections.
+
+The compressed index holds inverted lists of 4-bit product codes (FAISS) that propose candidates to compare exactly.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import importlib
 import math
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +28,42 @@ WIDEN = 8  # how much further a filter may make it look
 SEED = 20_240
 DRAFT = ".tmp"
 
-Rows = NDArray[np.int64]
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of `width` numbers in one file; how many of them count stands in the database, once they are on the disk."""
+
+    path: Path
+    dtype: str
+    width: int = 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return np.dtype(self.dtype).itemsize * self.width
+
+    def append(self, rows: NDArray[Any], count: int) -> None:
+        """Writes rows behind the first `count`, over what a killed process may have left there."""
+        with self.path.open("r+b" if self.path.exists() else "w+b") as file:
+            file.seek(count * self.row_bytes)
+            file.write(np.ascontiguousarray(rows, self.dtype).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def view(self, count: int) -> NDArray[Any]:
+        """The first `count` rows, memory-mapped; (count,) for rows of one number, else (count, width)."""
+        shape = (count,) if self.width == 1 else (count, self.width)
+        if not count:
+            return np.zeros(shape, self.dtype)
+        try:
+            if self.path.stat().st_size < count * self.row_bytes:
+                raise DataError(f"{self.path} is damaged: shorter than the index says; make the index again")
+            # The map itself, not numpy's subclass of arrays: that one costs microseconds at every touch.
+            return np.asarray(np.memmap(self.path, self.dtype, "r", shape=shape))
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read ({error.strerror}); make the index again") from error
 
 
 def _faiss() -> Any:
@@ -42,7 +81,7 @@ def code_parts(width: int) -> int:
     return next(width // size for size in (4, 2, 1) if width % size == 0)
 
 
-def train(vectors: NDArray[np.float32], say: Callable[[str], None] = lambda line: None) -> Any:
+def train(vectors: NDArray[np.float32], progress: Callable[[str], None] = lambda line: None) -> Any:
     """Learns lists and codes from a spread of the vectors, and puts all of them in."""
     faiss = _faiss()
     count, width = vectors.shape
@@ -50,20 +89,20 @@ def train(vectors: NDArray[np.float32], say: Callable[[str], None] = lambda line
     index = faiss.index_factory(width, f"IVF{lists},PQ{code_parts(width)}x4fs", faiss.METRIC_INNER_PRODUCT)
     index.cp.niter, index.cp.seed, index.cp.max_points_per_centroid = ROUNDS, SEED, PER_LIST
     wanted = min(count, PER_LIST * lists)
-    say(f"learning {lists} lists from {wanted:,} of {count:,} vectors")
+    progress(f"learning {lists} lists from {wanted:,} of {count:,} vectors")
     # Spread evenly and read in order: memory-mapped rows are wanted one after another.
     index.train(np.ascontiguousarray(vectors[np.linspace(0, count - 1, wanted).astype(np.int64)]))
-    extend(index, vectors, 0, say)
+    extend(index, vectors, 0, progress)
     return index
 
 
 def extend(
-    index: Any, vectors: NDArray[np.float32], first: int, say: Callable[[str], None] = lambda line: None
+    index: Any, vectors: NDArray[np.float32], first: int, progress: Callable[[str], None] = lambda line: None
 ) -> None:
     """Puts the rows from `first` on into a trained index, a block at a time."""
     for start in range(first, len(vectors), BLOCK):
         index.add(np.ascontiguousarray(vectors[start : start + BLOCK]))
-        say(f"{min(start + BLOCK, len(vectors)):,} of {len(vectors):,} vectors in the compressed index")
+        progress(f"{min(start + BLOCK, len(vectors)):,} of {len(vectors):,} vectors in the compressed index")
 
 
 def candidates(
@@ -73,7 +112,7 @@ def candidates(
     allowed: NDArray[np.bool_] | None = None,
     probes: int = PROBES,
     count: int = CANDIDATES,
-) -> Rows:
+) -> Numbers:
     """Rows worth comparing exactly; `allowed` says for every row whether it may be one of them."""
     faiss = _faiss()
     settings: dict[str, Any] = {"nprobe": min(probes, index.nlist)}
@@ -83,12 +122,12 @@ def candidates(
         bits = np.packbits(allowed, bitorder="little")
         settings = {"nprobe": min(round(probes / share), index.nlist), "sel": faiss.IDSelectorBitmap(bits)}
     _, rows = index.search(vector[None], count, params=faiss.SearchParametersIVF(**settings))
-    found: Rows = rows[0][rows[0] >= 0]
+    found: Numbers = rows[0][rows[0] >= 0]
     return found
 
 
 def exact(
-    vectors: NDArray[np.float32], vector: NDArray[np.float32], rows: Rows | Literal["all"]
+    vectors: NDArray[np.float32], vector: NDArray[np.float32], rows: Numbers | Literal["all"]
 ) -> NDArray[np.float32]:
     """Inner products with some rows or all of them, read where they lie."""
     faiss = _faiss()
