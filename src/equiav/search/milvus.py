@@ -67,7 +67,7 @@ def _checked(name: str, text: str) -> str:
 
 
 class MilvusStore:
-    """Entries in a Milvus collection, one vector field per side; where an entry has none there are zeros, never searched.
+    """Entries in a Milvus collection, one vector field per side; an entry without one has zeros, never searched.
 
     Args:
         address: where the collection is.

@@ -167,7 +167,7 @@ def _parse(text: str) -> Filter:
 
 
 def columns(clip: Clip) -> dict[str, Any]:
-    """What is known of a clip beside its place and labels: its metadata; split, group, fold and text where it has them."""
+    """What is known of a clip beside its place and labels: its metadata; split, group, fold, text where given."""
     known = {name: getattr(clip, name) for name in ("split", "group", "fold", "text")}
     return {**clip.metadata, **{name: value for name, value in known.items() if value not in (None, "")}}
 
