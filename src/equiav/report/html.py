@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import wave
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -12,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from equiav.files import write_whole
+from equiav.report.images import data_uri, wav
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --paper: #fcfcfa; --soft: #6b7280; --line: #d9d9d4; --good: #1a7f4b; }
@@ -36,32 +33,6 @@ audio { width: 11rem; height: 2.2rem; display: block; }
 .cards { display: flex; flex-wrap: wrap; gap: 1rem; } .card { border: 1px solid var(--line); border-radius: 6px;
        padding: .6rem 1rem; } .card b { font-size: 1.5rem; display: block; }
 """
-
-
-def data_uri(kind: str, content: bytes) -> str:
-    """Bytes inside the page."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def picture_png(picture: NDArray[np.uint8], scale: int = 1) -> bytes:
-    """A picture (H, W, 3) as PNG, each pixel `scale` times as large."""
-    image = Image.fromarray(picture)
-    if scale > 1:
-        image = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def wav(samples: NDArray[np.float32], rate: int) -> bytes:
-    """A mono sound in [-1, 1] as a 16-bit WAV file."""
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
-    return buffer.getvalue()
 
 
 def player(samples: NDArray[np.float32], rate: int) -> str:
