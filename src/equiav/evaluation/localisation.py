@@ -260,7 +260,7 @@ class Localisation:
                 "ahead_of_centre": ahead(pointing["sound"], pointing["centre"]),
             }
         last = list(subsets.values())[-1]
-        shown = Examples(chosen.sides(), model.config)
+        shown = Examples(dataset.sides(), model.config)
         record = {
             "task": "localisation",
             "split": self.split,
@@ -270,8 +270,8 @@ class Localisation:
             "localisation": metrics,
             "checkpoint": model.meta,
             "examples": [
-                _example(shown, chosen, last[k], {name: (maps[name], found[name]) for name in CONTROLS[:2]})
-                for k in evenly_spaced(len(last), self.examples)
+                _example(shown, dataset, rows[i], {name: (maps[name][i], found[name][i]) for name in CONTROLS[:2]})
+                for i in (last[k] for k in evenly_spaced(len(last), self.examples))
             ],
         }
         lines = []
@@ -319,9 +319,7 @@ def _subsets(clips: Dataset) -> dict[str, list[int]]:
     return {name: rows for name, rows in found.items() if rows}
 
 
-def _example(
-    shown: Examples, clips: Dataset, index: int, maps: Mapping[str, tuple[Maps, Float[Tensor, "n 3"]]]
-) -> dict[str, Any]:
+def _example(shown: Examples, clips: Dataset, index: int, maps: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
     """A clip with its audio, its frame with boxes, and the maps under its own and under another clip's audio."""
     frame = clips.part(index, clips.frames // 2, (VISUAL,)).inputs[VISUAL]
     boxes, scale = clips.boxes(index, clips.frames // 2), scale_of(frame)
@@ -330,8 +328,8 @@ def _example(
     shown.assets[record["frame"]] = image_png(outlined(pixels(frame, scale), boxes.numpy() * scale))
     for name, (heat, found) in maps.items():
         overlaid = f"{stem}-{name.replace(' ', '-')}.png"
-        shown.assets[overlaid] = image_png(overlay(frame, heat[index], boxes))
-        record["maps"][name] = {"image": overlaid, "hit": bool(found[index, 0])}
+        shown.assets[overlaid] = image_png(overlay(frame, heat, boxes))
+        record["maps"][name] = {"image": overlaid, "hit": bool(found[0])}
     return record
 
 
