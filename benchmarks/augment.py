@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from equiav.augment import Pipeline, audio_pipeline, visual_pipeline
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 
 BATCH, VECTORS, REPEATS = 64, 16, 7
 RESULTS = Path(__file__).parent / "results" / "augment.json"

@@ -10,7 +10,7 @@ import torch
 from equiav.build import build_inputs, build_model, build_pipelines
 from equiav.config import Config
 from equiav.losses import LossWeights
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.training import Objective, Step, StepDraws, adamw, draw_step
 from equiav.types import Batch
 
@@ -25,7 +25,7 @@ def config_of(size: str = "base", **train: Any) -> Config:
 
 def noise(config: Config, clips: int) -> Batch:
     """Ten seconds of noise and a noisy picture per clip."""
-    rng = stream(0, 0, "benchmark")
+    rng = generator(0, 0, "benchmark")
     samples, side = SECONDS * config.audio.sample_rate, config.visual.size
     frames = torch.randint(256, (clips, 3, side, side), generator=rng, dtype=torch.uint8)
     waveforms = torch.randn(clips, samples, generator=rng) * 0.1

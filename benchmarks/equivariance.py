@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from equiav.build_data import build_clips, with_data
+from equiav.build import build_dataset, with_data
 from equiav.evaluation import equivariance_record
 from equiav.inference import load_model
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -27,7 +27,7 @@ def main() -> None:
     seeds: dict[str, Any] = {}
     for place in places:
         loaded = load_model(place)
-        clips = build_clips(with_data(loaded.config, data), "test")
+        clips = build_dataset(with_data(loaded.config, data), "test")
         record = equivariance_record(loaded, clips, count=int(count), say=lambda line: None)
         facts = {"steps": loaded.meta["step"], "batch": loaded.config.train.batch}
         seeds[str(loaded.config.seed)] = facts | record

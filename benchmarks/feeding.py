@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from base_step import SIZES, Stepper, config_of
 from equiav.data import Schedule, ShardDataset, training_batches
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.types import Batch
 
 RESULTS = Path(__file__).parent / "results" / "feeding.json"

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from equiav.config import load_config
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.training import finetune
 
 ROOT = Path(__file__).parents[1]

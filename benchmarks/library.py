@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import equiav
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.search import ask, index_media
 
 RESULTS = Path(__file__).parent / "results"

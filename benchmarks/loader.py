@@ -18,10 +18,9 @@ import torch
 
 from equiav.augment import audio_pipeline, visual_pipeline
 from equiav.data import ShardDataset, collate
+from equiav.io import provenance, write_json
 from equiav.media import FilterBank, normalise, standardise, to_float
-from equiav.provenance import provenance, write_json
 from equiav.training import draw_step
-from equiav.types import Modality
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"
 BATCH, REPEATS, RELEASED = 32, 7, 156.9
@@ -41,7 +40,7 @@ def main() -> None:
     torch.set_num_threads(1)
     clips = ShardDataset(Path(sys.argv[1]), "train")
     numbers = [i % len(clips) for i in range(BATCH)]
-    augment = {Modality.AUDIO: audio_pipeline(), Modality.VISUAL: visual_pipeline()}
+    augment = {"audio": audio_pipeline(), "visual": visual_pipeline()}
     bank = FilterBank()
     batch = collate([clips.sample(i, 5) for i in numbers])
     x_a = standardise(bank(batch.waveforms, batch.lengths), -4.346, 4.332)[:, None]
@@ -52,8 +51,8 @@ def main() -> None:
         "decode picture": lambda: [clips.picture(i, 5) for i in numbers],
         "collate": lambda: collate([clips.sample(i, 5) for i in numbers]),
         "filter bank": lambda: standardise(bank(batch.waveforms, batch.lengths), -4.346, 4.332),
-        "augment sound": lambda: augment[Modality.AUDIO].apply(x_a, draws.audio.intra),
-        "augment picture": lambda: augment[Modality.VISUAL].apply(x_v, draws.visual.intra),
+        "augment sound": lambda: augment["audio"].apply(x_a, draws.audio.intra),
+        "augment picture": lambda: augment["visual"].apply(x_v, draws.visual.intra),
         "normalise pictures": lambda: [normalise(to_float(batch.frames)), normalise(x_v)],
         "draw all vectors": lambda: draw_step(augment, BATCH, 16, 0, 1),
     }

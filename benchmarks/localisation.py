@@ -13,17 +13,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from equiav.build_data import build_clips
+from equiav.build import build_dataset
 from equiav.evaluation import METHODS, localisation_record, localise_dataset, method_of
 from equiav.inference import LoadedModel, load_model
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def localisation(loaded: LoadedModel) -> dict[str, Any]:
     def measured(split: Any, method: Any) -> dict[str, Any]:
-        clips = build_clips(loaded.config, split)
+        clips = build_dataset(loaded.config, split)
         return localisation_record(clips, localise_dataset(loaded, clips, method=method))
 
     return {

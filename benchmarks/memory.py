@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from base_step import SIZES, Stepper, config_of
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.report import curves, new_figure, save
 
 ROOT = Path(__file__).parents[1]

@@ -14,15 +14,13 @@ import sys
 import time
 from pathlib import Path
 
-from equiav.build import build_bank, build_inputs, build_model
-from equiav.build_data import build_clips
+from equiav.build import build_bank, build_dataset, build_inputs, build_model
 from equiav.config import load_config
 from equiav.evaluation import Record, retrieval_record
 from equiav.inference import load_model
+from equiav.io import provenance, write_json
 from equiav.models import EquiAV
-from equiav.provenance import provenance, write_json
 from equiav.training import train_on_cores
-from equiav.types import Modality
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
@@ -32,9 +30,9 @@ def held_out(model: EquiAV, recipe: Path, overrides: tuple[str, ...]) -> Record:
     config = load_config(recipe, overrides)
     return retrieval_record(
         model.eval(),
-        build_clips(config, "test"),
+        build_dataset(config, "test"),
         build_inputs(config.audio),
-        {m: build_bank(config, m) for m in Modality},
+        {m: build_bank(config, m) for m in ("audio", "visual")},
         config.objective.representation,
     )
 

@@ -17,16 +17,14 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equiav.build import build_pipelines
-from equiav.build_data import build_clips
+from equiav.build import build_dataset, build_pipelines
 from equiav.data import ClipDataset, WorldDataset, picture_boxes
 from equiav.evaluation import heat_maps
 from equiav.inference import LoadedModel, load_model
 from equiav.media import normalise, to_float
 from equiav.models import centroid, mean_pool
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.report import heat_overlay, new_figure, outlined, image_row, save
-from equiav.types import Modality
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 VECTORS = 200
@@ -49,8 +47,8 @@ def scatter(axis: Axes, points: Tensor, **style: object) -> None:
 @torch.inference_mode()
 def clouds(loaded: LoadedModel, frame: Tensor) -> tuple[Tensor, Tensor]:
     """u(h, t_i) of one picture (3, H, W) for drawn vectors, and MeanPool(f(t_i(x))) of the really augmented picture."""
-    pipeline, branch = build_pipelines(loaded.config.augment)[Modality.VISUAL], loaded.model.visual
-    draws = pipeline.sample(VECTORS, stream(0, 0, "pictures"))
+    pipeline, branch = build_pipelines(loaded.config.augment)["visual"], loaded.model.visual
+    draws = pipeline.sample(VECTORS, generator(0, 0, "pictures"))
     t = pipeline.encode(draws)
     x = to_float(frame[None])
     h_hat = branch.u(branch.encode(normalise(x)), t[None])[0]
@@ -134,7 +132,7 @@ def localisation_figure(loaded: LoadedModel, clips: WorldDataset, path: Path) ->
 
 def main() -> None:
     loaded = load_model(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
-    clips = build_clips(loaded.config, "test")
+    clips = build_dataset(loaded.config, "test")
     assert isinstance(clips, WorldDataset)
     centroid_figure(loaded, clips, IMAGES / "centroid.png")
     localisation_figure(loaded, clips, IMAGES / "localisation.png")

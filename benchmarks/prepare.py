@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from equiav.data import ShardDataset, find_sources
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "prepare.json"
 TURNS = 3

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from equiav.evaluation import retrieve
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.types import Embeddings
 
 CLIPS, WIDTH, FEWER, REPEATS = 1722, 512, 200, 15

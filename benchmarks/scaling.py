@@ -94,11 +94,10 @@ def embed_stage(folder: Path, count: int) -> int:
     from equiav.config import load_config
     from equiav.data import ShardDataset
     from equiav.evaluation import embed_dataset
-    from equiav.types import Modality
 
     config = load_config(ROOT / "configs/pretrain/smoke.yaml")
     clips = ShardDataset(folder / f"shards-{count}", None, size=config.visual.size)
-    banks = {m: build_bank(config, m) for m in Modality}
+    banks = {m: build_bank(config, m) for m in ("audio", "visual")}
     found = embed_dataset(build_model(config), clips, build_inputs(config.audio), banks, "centroid")
     return len(found.names)
 
@@ -175,7 +174,7 @@ def all_stages(folder: Path, count: int) -> dict[str, dict[str, Any]]:
 
 def all_sizes(folder: Path, sizes: list[int], results: Path) -> dict[str, Any]:
     """Every step at every size; the file is written after each size."""
-    from equiav.provenance import provenance, write_json
+    from equiav.io import provenance, write_json
 
     lone = [all_stages(folder, 1) for _ in range(TURNS)]
     starting = {stage: statistics.median(run[stage]["cpu_seconds"] for run in lone) for stage in STAGES}

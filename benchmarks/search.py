@@ -195,7 +195,7 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    from equiav.provenance import provenance, write_json
+    from equiav.io import provenance, write_json
 
     record: dict[str, Any] = {
         "count": args.count, "width": WIDTH, "per_cluster": PER_CLUSTER, "queries": args.queries, "k": K,

@@ -27,7 +27,7 @@ from typing import Any
 
 import httpx
 
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "serve.json"
 FULL = "Queue is full"

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "startup.json"
 TURNS = 9

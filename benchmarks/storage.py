@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from equiav.data import read_meta
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.search import Index
 
 RESULTS = Path(__file__).parent / "results" / "storage.json"

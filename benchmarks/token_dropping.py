@@ -20,11 +20,10 @@ from typing import Any
 
 from base_step import SIZES, Stepper, config_of
 from equiav.ablation import paired_difference
-from equiav.build import build_inputs
-from equiav.build_data import build_clips
+from equiav.build import build_dataset, build_inputs
 from equiav.evaluation import retrieval_record
 from equiav.inference import load_model
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.training import train_on_cores
 
 ROOT = Path(__file__).parents[1]
@@ -76,7 +75,7 @@ def trained(keep: float, seed: int, out: Path, overrides: list[str]) -> dict[str
     train_on_cores(RECIPE, changes, out, processes=1, say=lambda line: print(f"{label}: {line}", flush=True))
     loaded = load_model(out)
     config = loaded.config
-    clips, inputs = build_clips(config, "test"), build_inputs(config.audio)
+    clips, inputs = build_dataset(config, "test"), build_inputs(config.audio)
     found = retrieval_record(loaded.model, clips, inputs, loaded.banks, config.objective.representation)
     return {
         "steps": loaded.meta["step"], "cpu_seconds": children_cpu() - before,

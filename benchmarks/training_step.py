@@ -20,10 +20,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from base_step import Stepper, config_of, saved_gb
-from equiav.provenance import provenance, write_json
-from equiav.randomness import stream
+from equiav.io import provenance, write_json
+from equiav.randomness import generator
 from equiav.training import Objective
-from equiav.types import Modality
 
 BATCH, COUNTS, PART_TURNS = 4, (1, 16), 21
 RESULTS = Path(__file__).parent / "results" / "training_step.json"
@@ -67,10 +66,10 @@ def where_time_goes(stepper: Stepper) -> dict[str, float]:
 def centroid_cpu(objective: Objective, count: int) -> float:
     """CPU seconds of the inter-modal branch alone, forward and backward, both modalities, for `count` vectors."""
     total = 0.0
-    for m, tokens in ((Modality.AUDIO, 512), (Modality.VISUAL, 196)):
+    for m, tokens in (("audio", 512), ("visual", 196)):
         branch = objective.model[m]
         h = torch.randn(BATCH, tokens, branch.f.width, requires_grad=True)
-        t = objective.augment[m].vectors(BATCH, count, stream(0, 0, "benchmark"))
+        t = objective.augment[m].vectors(BATCH, count, generator(0, 0, "benchmark"))
         start = time.process_time()
         branch.inter_centroid(h, t).sum().backward()
         total += time.process_time() - start

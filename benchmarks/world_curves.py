@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from equiav.config import load_config
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json
 from equiav.report import curves, new_figure, save
 from equiav.training import train_on_cores
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +38,7 @@ from equiav.config import (
     PredictorConfig,
     ShardsConfig,
     VisualConfig,
+    resolve_name,
 )
 from equiav.data import (
     MANIFEST,
@@ -89,28 +88,10 @@ from equiav.models import (
     modalities,
 )
 from equiav.objectives import ClassificationObjective, EquiAVObjective, Objective
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import AUDIO, SPLITS, VISUAL, Modality, Split
 
 SMALL = 1000  # clips: fewer are not enough to learn much from
-
-
-# Names in recipes
-
-
-def named(name: str, what: str) -> Any:
-    """What `module:attribute` in a recipe stands for: your own loss, encoder, objective, dataset, modality.
-
-    Only modules that were imported already are looked at: no recipe or checkpoint can make this process run code.
-    """
-    module, _, attribute = name.partition(":")
-    found = getattr(sys.modules.get(module), attribute, None) if attribute else None
-    if found is None:
-        raise ConfigError(
-            f"{what}: {name!r} is not known; a name of your own is module:attribute of a module that was imported "
-            f"(`import {module}`, or `equiav --import {module} ...`)"
-        )
-    return found
 
 
 # Modalities and models
@@ -156,16 +137,17 @@ def build_encoder(config: Config, modality: Modality) -> Encoder:
     """f of one modality. The audio encoder looks at frequency as rows and time as columns."""
     if modality in config.modalities:
         return build_modality(config, modality).encoder
-    cfg, audio, visual = config.model.encoder_of(modality), config.audio, config.visual
+    cfg, audio, visual = config.model.encoder_for(modality), config.audio, config.visual
     is_audio = modality == AUDIO
+    input_size, channels = ((audio.bins, audio.frames), 1) if is_audio else ((visual.size, visual.size), 3)
     if cfg.kind != "vit":
-        encoder: Encoder = named(cfg.kind, "model.encoder.kind")(config, modality, **cfg.options)
+        encoder: Encoder = resolve_name(cfg.kind, Encoder)(input_size=input_size, channels=channels, **cfg.options)
         return encoder
     return ViT(
         encoder_size(cfg),
-        input_size=(audio.bins, audio.frames) if is_audio else (visual.size, visual.size),
+        input_size=input_size,
         patch=audio.patch if is_audio else visual.patch,
-        channels=1 if is_audio else 3,
+        channels=channels,
         mlp_ratio=cfg.mlp_ratio,
         eps=cfg.norm_eps,
         time_first=is_audio,
@@ -178,7 +160,7 @@ def build_modality(config: Config, modality: Modality) -> ModalitySpec:
     """The specification of one modality: the two of the paper, or one of your own by `module:attribute`."""
     if modality in config.modalities:
         cfg = config.modalities[modality]
-        spec: ModalitySpec = named(cfg.kind, f"modalities.{modality}.kind")(config, **cfg.options)
+        spec: ModalitySpec = resolve_name(cfg.kind, ModalitySpec)(config, **cfg.options)
         return spec
     return ModalitySpec(
         build_inputs(config)[modality], build_pipelines(config)[modality], build_encoder(config, modality)
@@ -196,15 +178,15 @@ def build_predictor(cfg: PredictorConfig, width: int, d_t: int, eps: float) -> n
             return LinearPredictor(width, d_t)
         case "hypernetwork":
             return HypernetworkPredictor(width, d_t, hidden=cfg.query_width, bases=cfg.bases)
-        case other:
-            predictor: nn.Module = named(other, "model.predictor.kind")(width, d_t)
+        case foreign:
+            predictor: nn.Module = resolve_name(foreign, nn.Module)(width, d_t, **cfg.options)
             return predictor
 
 
 def build_branch(config: Config, modality: Modality) -> Branch:
     """Encoder, predictor and heads of one modality."""
     encoder = build_encoder(config, modality)
-    eps, heads = config.model.encoder.norm_eps, config.model.heads
+    eps, heads = config.model.encoder_for(modality).norm_eps, config.model.heads
     d_t = len(build_vector_source(config, modality).slots)
     return Branch(
         encoder,
@@ -219,7 +201,7 @@ def build_model(config: Config) -> EquiAV:
     branches = {m: build_branch(config, m) for m in modalities_of(config)}
     model = EquiAV(branches, config.objective.representation)
     if not next(model.parameters()).is_meta:
-        initialise(model, stream(config.seed, 0, "weights"))
+        initialise(model, generator(config.seed, 0, "weights"))
     return model
 
 
@@ -229,9 +211,10 @@ def build_classifier(config: Config) -> Classifier:
     if cfg is None or cfg.classes is None:
         raise ConfigError("this recipe has no classifier section, or does not say for how many classes")
     encoders = {m: build_encoder(config, m) for m in modalities(cfg.mode)}
-    heads, eps = config.model.heads, config.model.encoder.norm_eps
+    heads = config.model.heads
     projections: dict[Modality, nn.Module] = {}
     for m, encoder in encoders.items():
+        eps = config.model.encoder_for(m).norm_eps
         match cfg.projection:
             case "linear":
                 projections[m] = nn.Linear(encoder.width, heads.inter)
@@ -242,7 +225,7 @@ def build_classifier(config: Config) -> Classifier:
             case never:
                 assert_never(never)
     classifier = Classifier(encoders, cfg.classes, projections=projections, projected_width=heads.inter)
-    initialise(classifier, stream(config.seed, 0, "weights"))
+    initialise(classifier, generator(config.seed, 0, "weights"))
     return classifier
 
 
@@ -285,7 +268,7 @@ def build_vector_source(config: Config, modality: Modality) -> VectorSource:
 
 def build_bank(config: Config, modality: Modality) -> Tensor:
     """The fixed bank of vectors (S, d_t) that evaluation uses for the centroid."""
-    rng = stream(config.bank.seed, 0, f"bank/{modality}")
+    rng = generator(config.bank.seed, 0, f"bank/{modality}")
     return build_vector_source(config, modality).vectors(1, config.bank.size, rng)[0]
 
 
@@ -296,8 +279,8 @@ def build_intra_loss(name: str) -> IntraLoss:
             return nt_xent
         case "equimod":
             return equimod
-        case other:
-            loss: IntraLoss = named(other, "objective.loss")
+        case foreign:
+            loss: IntraLoss = resolve_name(foreign)
             return loss
 
 
@@ -305,7 +288,7 @@ def build_objective(config: Config, model: EquiAV) -> Objective:
     """The training method of a recipe around its model."""
     cfg = config.objective
     if cfg.kind != "equiav":
-        objective: Objective = named(cfg.kind, "objective.kind")(config, model, **cfg.options)
+        objective: Objective = resolve_name(cfg.kind, Objective)(config, model, **cfg.options)
         return objective
     return EquiAVObjective(
         model,
@@ -397,8 +380,8 @@ def build_dataset(config: Config, split: Split) -> Dataset:
             seconds = config.audio.frames * HOP_SECONDS
             entries = read_cavmae(Path(listed))
             return CavMaeDataset(entries, size, seconds=seconds, sample_rate=rate, fallback=data.fallback)
-        case other:
-            dataset: Dataset = named(other, "data.kind")(config, split, **data.options)
+        case foreign:
+            dataset: Dataset = resolve_name(foreign, Dataset)(config, split, **data.options)
             return dataset
 
 

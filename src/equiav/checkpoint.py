@@ -1,89 +1,84 @@
-"""A checkpoint is one folder: weights, state of the run, recipe, facts; written whole or not at all."""
+"""A checkpoint is one folder: weights, banks, state of the run, recipe, facts; written whole or not at all."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from equiav import __version__
-from equiav.config import Config, dump_config, parse_config
-from equiav.errors import CheckpointError
+from equiav.build import build_bank, encoder_size, modalities_of
+from equiav.config import Config, EncoderConfig, canonical_dump, dump_config, parse_config, read_yaml
+from equiav.errors import CheckpointError, ConfigError
+from equiav.io import replacing
 
 FORMAT = 1
 WEIGHTS, STATE, CONFIG, META = "weights.safetensors", "state.safetensors", "config.yaml", "meta.json"
 CHECKPOINTS = "checkpoints"  # the folder of a run that holds its checkpoints
 STEP = "step-"
 BEST = "best"  # in a fine-tuning run: the weights that validation chose
+BANK = "bank."  # before the names of banks among the tensors of a weights file
+NAMED = 5  # classes that `info` names
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint folder holds; banks of augmentation vectors are among the tensors, under `bank.`."""
+    """What a checkpoint folder holds; `banks` are the fixed augmentation vectors by modality, none for classifiers."""
 
     config: Config
     weights: dict[str, Tensor]
     meta: dict[str, Any]
+    banks: dict[str, Tensor] = field(default_factory=dict)
 
 
 def save_checkpoint(
     path: Path,
     config: Config,
-    weights: dict[str, Tensor],
-    meta: dict[str, Any],
+    weights: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
     *,
-    state: dict[str, Tensor] | None = None,
+    banks: Mapping[str, Tensor] | None = None,
+    state: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Writes a checkpoint beside its place and moves it there, so that a reader never sees half of one.
 
     `weights` are for use; `state` is what only a resumed run needs (optimiser, weights under a moving average).
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    tensors = {WEIGHTS: {**weights, **_stored(banks or {})}, **({} if state is None else {STATE: state})}
+    record = {"format": FORMAT, "equiav": __version__, "torch": torch.__version__, **meta}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        for name, tensors in ((WEIGHTS, weights), (STATE, state)):
-            if tensors is not None:
-                save_file({key: value.detach().contiguous().cpu() for key, value in tensors.items()}, draft / name)
-        (draft / CONFIG).write_text(dump_config(config), encoding="utf-8")
-        record = {"format": FORMAT, "equiav": __version__, "torch": torch.__version__, **meta}
-        (draft / META).write_text(json.dumps(record, indent=1), encoding="utf-8")
-        _flush(draft)
-        _replace(draft, path)
+        with replacing(path) as draft:
+            draft.mkdir()
+            (draft / CONFIG).write_text(dump_config(config), encoding="utf-8")
+            for name, values in tensors.items():
+                save_file({key: value.detach().contiguous().cpu() for key, value in values.items()}, draft / name)
+                shutil.copymode(draft / CONFIG, draft / name)  # safetensors lets nobody but the owner read
+            (draft / META).write_text(json.dumps(record, indent=1), encoding="utf-8")
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(draft, ignore_errors=True)
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
 
 
-def _flush(folder: Path) -> None:
-    """Pushes every file of the folder, and the folder itself, to the disk."""
-    for item in [*folder.rglob("*"), folder]:
-        handle = os.open(item, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _replace(draft: Path, path: Path) -> None:
-    """Puts `draft` in the place of `path`; a folder that stood there goes only once the new one is in place."""
-    if not path.exists():
-        draft.rename(path)
-        return
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
-    path.rename(old)
-    draft.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+def save_model(
+    path: Path,
+    config: Config,
+    weights: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    *,
+    state: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Writes a checkpoint of EquiAV weights together with the banks that evaluation will use."""
+    banks = {m: build_bank(config, m) for m in modalities_of(config)}
+    save_checkpoint(path, config, weights, meta, banks=banks, state=state)
 
 
 def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
@@ -120,11 +115,103 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: not a checkpoint, it lacks {', '.join(missing)}")
     try:
         meta = json.loads((path / META).read_text(encoding="utf-8"))
-        tree = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
-        weights = load_file(path / WEIGHTS)
-    except (OSError, ValueError, yaml.YAMLError, SafetensorError) as error:
+        tree = read_yaml(path / CONFIG)
+        tensors = load_file(path / WEIGHTS)
+    except (OSError, ValueError, RecursionError, ConfigError, SafetensorError) as error:
         raise CheckpointError(f"{path}: damaged ({str(error).splitlines()[0]})") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
         found = meta.get("format") if isinstance(meta, dict) else None
         raise CheckpointError(f"{path}: checkpoint format {found}, this version reads format {FORMAT}")
-    return Checkpoint(parse_config(tree, str(path / CONFIG)), weights, meta)
+    weights = {key: value for key, value in tensors.items() if not key.startswith(BANK)}
+    banks = {key.removeprefix(BANK): value for key, value in tensors.items() if key.startswith(BANK)}
+    return Checkpoint(parse_config(tree, str(path / CONFIG)), weights, meta, banks)
+
+
+def _stored(banks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Banks under the names they have in a weights file."""
+    return {BANK + name: bank for name, bank in banks.items()}
+
+
+class Digest(str):
+    """Names a model by what decides its embeddings; `source` is the model's recipe and its tensors."""
+
+    source: tuple[Config, Mapping[str, Tensor]]
+
+    @cached_property
+    def legacy(self) -> str:
+        """The digest by the rule before, which hashed all keys with their defaults; old indexes recorded it."""
+        config, tensors = self.source
+        tree = canonical_dump(config)
+        facts = json.dumps([tree["model"], tree["audio"], tree["visual"]])
+        return _hashed(facts + config.objective.representation, tensors)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)  # the name travels to other processes, the weights do not
+
+
+def model_digest(config: Config, weights: Mapping[str, Tensor], banks: Mapping[str, Tensor]) -> Digest:
+    """SHA-256 of weights, banks and what else decides the embeddings, as far as it is not at its default.
+
+    So a release that adds a key does not make a stranger of every model that an index was built with.
+    """
+    tree = canonical_dump(config, exclude_defaults=True)
+    facts = {key: tree[key] for key in ("model", "audio", "visual", "modalities") if tree.get(key)}
+    about = json.dumps({**facts, "representation": config.objective.representation}, sort_keys=True)
+    tensors = {**weights, **_stored(banks)}
+    digest = Digest(_hashed(about, tensors))
+    digest.source = config, tensors
+    return digest
+
+
+def same_model(digest: str, recorded: str) -> bool:
+    """Whether a model's digest is the one that an index recorded, by today's rule or by the one before it."""
+    return digest == recorded or (isinstance(digest, Digest) and digest.legacy == recorded)
+
+
+def _hashed(about: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(about.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def info(checkpoint: Checkpoint, path: Path) -> str:
+    """Model, objective, data and origin of a checkpoint in a few lines."""
+    config, meta = checkpoint.config, checkpoint.meta
+    count = sum(v.numel() for v in checkpoint.weights.values())
+    audio, visual, objective = config.audio, config.visual, config.objective
+    encoders = dict.fromkeys(_encoder_text(config.model.encoder_for(m)) for m in ("audio", "visual"))
+    lines = [
+        f"{path}",
+        f"  kind        {meta.get('kind', 'unknown')}"
+        + (f", step {meta['step']}/{meta['total']}" if "step" in meta else ""),
+        f"  encoders    {'; '.join(encoders)}; {count / 1e6:.2f} M parameters",
+        f"  audio       {audio.frames} x {audio.bins} log-mel at {audio.sample_rate} Hz, patches of {audio.patch}",
+        f"  visual      {visual.size} x {visual.size}, patches of {visual.patch}",
+        *(f"  {name:<11} {modality.kind}" for name, modality in config.modalities.items()),
+    ]
+    if config.classifier:
+        names = meta.get("classes", [])
+        shown = f": {', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}" if names else ""
+        lines.append(f"  classifier  {config.classifier.mode}, {config.classifier.classes} classes{shown}")
+        if best := meta.get("best"):
+            values = [f"{k} {v:.1f} %" for k, v in best["validation"].items() if k in ("mAP", "accuracy") and v]
+            lines.append(f"  validation  {', '.join(values)} at step {best['step']}")
+    else:
+        lines.append(f"  predictor   {config.model.predictor.kind}; vectors in the {config.augment.layout} layout")
+        lines.append(
+            f"  objective   intra {objective.intra}, inter {objective.inter}, S = {objective.representations}, "
+            f"tau = {objective.temperature}, {objective.strategy}"
+            if objective.kind == "equiav"
+            else f"  objective   {objective.kind}"
+        )
+    lines.append(f"  written by  equiav {meta.get('equiav')}, torch {meta.get('torch')}")
+    return "\n".join(lines)
+
+
+def _encoder_text(cfg: EncoderConfig) -> str:
+    if cfg.kind != "vit":
+        return cfg.kind
+    size = encoder_size(cfg)
+    return f"width {size.width}, depth {size.depth}, {size.heads} heads"

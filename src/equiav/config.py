@@ -2,55 +2,484 @@
 
 from __future__ import annotations
 
+import logging
+import re
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from equiav.errors import ConfigError
-from equiav.sections.augment import AudioAugmentConfig, AugmentConfig, VisualAugmentConfig
-from equiav.sections.data import CavMaeConfig, DataConfig, PairedConfig, ShardsConfig, WorldConfig
-from equiav.sections.finetune import FinetuneAudioConfig, FinetuneConfig, FinetuneVisualConfig
-from equiav.sections.inputs import AudioConfig, VisualConfig
-from equiav.sections.learning import BankConfig, ObjectiveConfig, OptimConfig, TrainConfig, WeightsConfig
-from equiav.sections.model import ClassifierConfig, EncoderConfig, HeadsConfig, ModelConfig, PredictorConfig
-from equiav.sections.section import Section
 
-__all__ = [
-    "AudioAugmentConfig",
-    "AudioConfig",
-    "AugmentConfig",
-    "BankConfig",
-    "CavMaeConfig",
-    "ClassifierConfig",
-    "Config",
-    "EncoderConfig",
-    "FinetuneAudioConfig",
-    "FinetuneConfig",
-    "FinetuneVisualConfig",
-    "HeadsConfig",
-    "ModelConfig",
-    "ObjectiveConfig",
-    "OptimConfig",
-    "PairedConfig",
-    "PredictorConfig",
-    "ShardsConfig",
-    "TrainConfig",
-    "VisualAugmentConfig",
-    "VisualConfig",
-    "WeightsConfig",
-    "WorldConfig",
-    "dump_config",
-    "load_config",
-    "parse_config",
-    "refusal",
-    "shipped_recipe",
+log = logging.getLogger(__name__)
+
+# Old names of keys: still read in recipes, overrides and stored checkpoints, never written.
+RENAMED = {
+    "optim.rate": "optim.lr",
+    "optim.start_rate": "optim.start_lr",
+    "optim.final_rate": "optim.final_lr",
+    "finetune.head_rate": "finetune.head_lr_scale",
+}
+# Keys that came after the first format of recipes; `canonical_dump` leaves them out while they are at their defaults.
+ADDED = (
+    "objective.kind",
+    "objective.options",
+    "model.encoder.kind",
+    "model.encoder.options",
+    "model.predictor.options",
+    "model.audio",
+    "model.visual",
+    "modalities",
+)
+LONGEST = 1 << 20  # characters of a recipe
+MOST_TOKENS = 65_536  # of one input
+FOREIGN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
+MODALITY = re.compile(r"[a-z][a-z0-9_]*")  # weights are stored as modality.part
+
+# Upper bounds keep a hostile recipe from asking for all memory or all time; no honest one comes near them.
+Positive = Annotated[int, Field(gt=0, le=10**9)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
+NonNegative = Annotated[float, Field(ge=0, le=1e9)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Hue = Annotated[float, Field(ge=0, le=0.5)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Many = Annotated[int, Field(gt=0, le=65_536)]
+Width = Annotated[int, Field(gt=0, le=8192)]
+Few = Annotated[int, Field(gt=0, le=1024)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
+def _ordered(value: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < value[0] <= value[1]:
+        raise ValueError(f"{value[0]:g} to {value[1]:g} is no range of positive numbers")
+    return value
+
+
+def _at_most_all(value: tuple[float, float]) -> tuple[float, float]:
+    if value[1] > 1:
+        raise ValueError(f"an area cannot be more than the whole (1), got {value[1]:g}")
+    return value
+
+
+def _bound_tokens(count: int) -> None:
+    if count > MOST_TOKENS:
+        raise ValueError(f"{count} patches are too many (at most {MOST_TOKENS})")
+
+
+def _name(*known: str) -> AfterValidator:
+    """Accepts the built-in names, and `module:attribute` for what a user brings along."""
+
+    def check(value: str) -> str:
+        if value not in known and not FOREIGN.fullmatch(value):
+            raise ValueError(f"unknown name {value[:80]!r}; known are {', '.join((*known, 'module:attribute'))}")
+        return value
+
+    return AfterValidator(check)
+
+
+Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
+Area = Annotated[Range, AfterValidator(_at_most_all)]
+Options = dict[str, Any]  # arguments of what `module:attribute` names
+
+
+class Section(BaseModel):
+    """A frozen group of keys; unknown ones are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class _Chosen(Section):
+    """A section whose `kind` may name something of the user's; only that takes `options`."""
+
+    kind: str
+    options: Options = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _options_of_ones_own(self) -> _Chosen:
+        if self.options and ":" not in self.kind:
+            raise ValueError(f"options are for a kind of your own (module:attribute), not for {self.kind}")
+        return self
+
+
+class WorldConfig(Section):
+    """The generated world, drawn at `visual.size`: first `count` clips for training, then validation, then test.
+
+    `used` trains on the first so many of them only: sets of different size with the same held-out scenes.
+    Here and below, `balanced` draws training clips by the paper's class weights.
+    """
+
+    kind: Literal["world"] = "world"
+    seed: Seed = 0
+    max_things: Few = 3
+    max_sounding: Few = 2
+    another: Share = 0.5
+    duet: Share = 0.3
+    seconds: PositiveFloat = 2.0
+    count: Positive = 5000
+    used: Positive | None = None
+    validation: Positive = 500
+    test: Positive = 500
+    balanced: bool = False
+
+
+class ShardsConfig(Section):
+    """Prepared videos: a folder written by `equiav prepare`.
+
+    `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `one_per_source`
+    keeps clips of one video out of each other's batch. `test` is a folder of its own where the publishers' test clips
+    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train.
+    """
+
+    kind: Literal["shards"] = "shards"
+    path: str
+    test: str | None = None
+    fold: Positive | None = None
+    statistics: Literal["recipe", "data"] = "recipe"
+    balanced: bool = False
+    one_per_source: bool = False
+
+
+class PairedConfig(Section):
+    """Audio files and images paired only by class: a tar or folder with manifest.csv. This uses labels."""
+
+    kind: Literal["paired"] = "paired"
+    path: str
+    seconds: PositiveFloat = 5.0
+    anchor: Literal["sound", "image"] = "image"
+    partners: Positive = 10
+    balanced: bool = False
+
+
+class CavMaeConfig(Section):
+    """Data files as CAV-MAE and EquiAV write them: JSON lists of wav files and extracted frames.
+
+    `weights` is a published weight file for balanced drawing; `balanced` computes the same weights. `fallback` takes
+    the nearest earlier frame where one is missing, and counts it; without it that is an error.
+    """
+
+    kind: Literal["cavmae"] = "cavmae"
+    train: str
+    validation: str
+    test: str | None = None
+    balanced: bool = False
+    weights: str | None = None
+    fallback: bool = False
+
+
+class ForeignDataConfig(Section):
+    """A dataset of the user's own: `kind` names it as `module:attribute`, `options` are its arguments."""
+
+    kind: Annotated[str, _name()]
+    options: Options = Field(default_factory=dict)
+    balanced: bool = False
+
+
+def _data_tag(value: Any) -> str | None:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    if kind in ("world", "shards", "paired", "cavmae"):
+        return str(kind)
+    return "foreign" if isinstance(kind, str) and FOREIGN.fullmatch(kind) else None
+
+
+DataConfig = Annotated[
+    Annotated[WorldConfig, Tag("world")]
+    | Annotated[ShardsConfig, Tag("shards")]
+    | Annotated[PairedConfig, Tag("paired")]
+    | Annotated[CavMaeConfig, Tag("cavmae")]
+    | Annotated[ForeignDataConfig, Tag("foreign")],
+    Discriminator(
+        _data_tag,
+        custom_error_type="data_kind",
+        custom_error_message="kind is one of world, shards, paired, cavmae, or module:attribute",
+    ),
 ]
 
 
+class AudioConfig(Section):
+    """The spectrogram: frames, mel bins, patch, and the statistics it is standardised with."""
+
+    sample_rate: Annotated[int, Field(gt=0, le=1_000_000)] = 16000
+    frames: Many = 1024
+    bins: Few = 128
+    patch: Few = 16
+    padding: Literal["floor", "zero"] = "floor"
+    mean: Annotated[float, Field(ge=-1e6, le=1e6)] = -4.346
+    std: PositiveFloat = 4.332
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> AudioConfig:
+        if self.frames % self.patch or self.bins % self.patch:
+            raise ValueError(f"{self.frames} x {self.bins} is not a multiple of the patch {self.patch}")
+        _bound_tokens(self.frames // self.patch * (self.bins // self.patch))
+        return self
+
+
+class VisualConfig(Section):
+    """The frame: side and patch in pixels."""
+
+    size: Annotated[int, Field(gt=0, le=4096)] = 224
+    patch: Few = 16
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> VisualConfig:
+        if self.size % self.patch:
+            raise ValueError(f"{self.size} is not a multiple of the patch {self.patch}")
+        _bound_tokens((self.size // self.patch) ** 2)
+        return self
+
+
+class ModalityConfig(Section):
+    """A modality beside audio and visual: `kind` names its specification as `module:attribute`."""
+
+    kind: Annotated[str, _name()]
+    options: Options = Field(default_factory=dict)
+
+
+class EncoderConfig(_Chosen):
+    """An encoder: a ViT by the name of its size or by width, depth and heads; or one of the user's own."""
+
+    kind: Annotated[str, _name("vit")] = "vit"
+    size: Literal["base", "small", "tiny", "micro"] | None = "base"
+    width: Width | None = None
+    depth: Annotated[int, Field(gt=0, le=256)] | None = None
+    heads: Few | None = None
+    mlp_ratio: Annotated[float, Field(gt=0, le=64)] = 4.0
+    norm_eps: PositiveFloat = 1e-6
+    norm_augmented: bool = False
+
+    @model_validator(mode="after")
+    def _named_or_explicit(self) -> EncoderConfig:
+        explicit = [self.width, self.depth, self.heads]
+        if self.size is None and None in explicit:
+            raise ValueError("give a size, or all of width, depth and heads")
+        if self.size is not None and any(value is not None for value in explicit):
+            raise ValueError("width, depth and heads need size: null")
+        if self.width is not None and self.heads is not None and (self.width % self.heads or self.width % 4):
+            raise ValueError(f"width {self.width} must be a multiple of 4 and of heads {self.heads}")
+        return self
+
+
+class PredictorConfig(_Chosen):
+    """The transformation predictor u."""
+
+    kind: Annotated[str, _name("attention", "linear", "hypernetwork")] = "attention"
+    query_width: Width = 256
+    heads: Few = 8
+    head_width: Few = 64
+    bases: Few = 16
+
+
+class HeadsConfig(Section):
+    """The projection heads g."""
+
+    hidden: Many = 2048
+    inter: Many = 512
+    intra: Many = 512
+
+
+class BranchConfig(Section):
+    """What one modality has of its own; without an encoder here it takes the shared `model.encoder`."""
+
+    encoder: EncoderConfig | None = None
+
+
+class ModelConfig(Section):
+    """Encoders, predictor, heads."""
+
+    encoder: EncoderConfig = EncoderConfig()
+    predictor: PredictorConfig = PredictorConfig()
+    heads: HeadsConfig = HeadsConfig()
+    audio: BranchConfig = BranchConfig()
+    visual: BranchConfig = BranchConfig()
+
+    def encoder_for(self, modality: str) -> EncoderConfig:
+        """The encoder of a modality: its own, else the shared one."""
+        own = {"audio": self.audio, "visual": self.visual}.get(modality, BranchConfig())
+        return own.encoder or self.encoder
+
+
+class ClassifierConfig(Section):
+    """A classifier on the encoders; without `classes` the data say how many. Projections: released checkpoints only."""
+
+    mode: Literal["audio", "visual", "audiovisual"]
+    classes: Annotated[int, Field(gt=0, le=1_000_000)] | None = None
+    projection: Literal["none", "linear", "mlp"] = "none"
+
+
+class AudioAugmentConfig(Section):
+    """Ranges of the spectrogram's augmentations."""
+
+    crop_area: Area = (0.08, 1.0)
+    crop_aspect: Range = (0.8, 1.5)
+    jitter: tuple[Share, Share] = (0.4, 0.4)
+    blur_sigma: Range = (0.1, 2.0)
+    mask_time: Share = 192 / 1024
+    mask_frequency: Share = 48 / 128
+
+
+class VisualAugmentConfig(Section):
+    """Ranges of the frame's augmentations."""
+
+    crop_area: Area = (0.08, 1.0)
+    crop_aspect: Range = (3 / 4, 4 / 3)
+    jitter: tuple[Share, Share, Share, Hue] = (0.4, 0.4, 0.4, 0.1)
+    blur_sigma: Range = (0.1, 2.0)
+
+
+class AugmentConfig(Section):
+    """Layout of the vectors, and the ranges they are drawn from. `released` is for imported checkpoints."""
+
+    layout: Literal["paper", "released"] = "paper"
+    audio: AudioAugmentConfig = AudioAugmentConfig()
+    visual: VisualAugmentConfig = VisualAugmentConfig()
+
+
+class BankConfig(Section):
+    """The fixed vectors that evaluation uses for the centroid."""
+
+    size: Many = 64
+    seed: Seed = 0
+
+
+class WeightsConfig(Section):
+    """The lambdas of Eq. (16)."""
+
+    inter: NonNegative = 1.0
+    intra_audio: NonNegative = 1.0
+    intra_visual: NonNegative = 1.0
+
+
+class ObjectiveConfig(_Chosen):
+    """What is learnt: the paper's method by default, its ablations by choice, or an objective of the user's own.
+
+    With `keep_tokens` below 1, encoders see only that share of the patches in training, drawn for every clip, view and
+    step: faster steps, not the paper's. Evaluation sees all.
+    """
+
+    kind: Annotated[str, _name("equiav")] = "equiav"
+    intra: Literal["equivariant", "invariant", "none"] = "equivariant"
+    inter: Literal["centroid", "original", "augmented", "equivariant"] = "centroid"
+    representations: Many = 16
+    temperature: PositiveFloat = 0.07
+    keep_tokens: Annotated[float, Field(gt=0, le=1)] = 1.0
+    loss: Annotated[str, _name("nt_xent", "equimod")] = "nt_xent"
+    weights: WeightsConfig = WeightsConfig()
+    strategy: Literal["joint", "alternating", "two_stage"] = "joint"
+
+    @model_validator(mode="after")
+    def _possible(self) -> ObjectiveConfig:
+        if self.intra == "none" and self.strategy != "joint":
+            raise ValueError(f"strategy {self.strategy} needs an intra-modal term")
+        if self.intra != "equivariant" and self.inter in ("centroid", "equivariant"):
+            raise ValueError(f"inter {self.inter} needs the predictor that only intra equivariant trains")
+        return self
+
+    @property
+    def representation(self) -> Literal["centroid", "pooled"]:
+        """What evaluation must use: the kind of embedding that was contrasted."""
+        return "centroid" if self.inter in ("centroid", "equivariant") else "pooled"
+
+
+class OptimConfig(Section):
+    """AdamW; its learning rate warms up from `start_lr` to `lr`, then falls to `final_lr` on half a cosine.
+
+    The warm-up is given in epochs or in steps; `clip` bounds the norm of the gradient.
+    """
+
+    lr: PositiveFloat = 1e-4
+    start_lr: NonNegative = 1e-6
+    final_lr: NonNegative = 1e-6
+    warmup_epochs: NonNegative | None = None
+    warmup_steps: Annotated[int, Field(ge=0, le=10**9)] | None = None
+    weight_decay: NonNegative = 1e-5
+    betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
+    clip: PositiveFloat | None = None
+
+    @model_validator(mode="after")
+    def _one_warmup(self) -> OptimConfig:
+        if self.warmup_epochs is not None and self.warmup_steps is not None:
+            raise ValueError("give warmup_epochs or warmup_steps, not both")
+        return self
+
+
+class TrainConfig(Section):
+    """How long, and in batches of which size: `batch` counts the clips of one step over all processes.
+
+    With `shrink_batch` a set too small for one batch gets a smaller one, with a notice, instead of a refusal.
+    With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
+    all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
+    block and computes the rest again for the gradient: the same numbers, less memory, more time.
+    """
+
+    batch: Positive = 256
+    shrink_batch: bool = False
+    micro_batch: Positive | None = None
+    checkpoint_activations: bool = False
+    epochs: PositiveFloat | None = None
+    steps: Positive | None = None
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    workers: Annotated[int, Field(ge=0, le=1024)] = 2
+    log_every: Positive = 10
+    evaluate_every: Positive | None = None
+    checkpoint_every: Positive = 500
+    keep: Positive = 2
+
+    @model_validator(mode="after")
+    def _length(self) -> TrainConfig:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give epochs or steps, one of them")
+        return self
+
+
+class FinetuneAudioConfig(Section):
+    """Fine-tuning on audio: chance of a circular shift, chance and greatest sizes of SpecAugment's masks."""
+
+    shift: Share = 0.0
+    mask: Share = 1.0
+    mask_time: Share = 192 / 1024
+    mask_frequency: Share = 48 / 128
+
+
+class FinetuneVisualConfig(Section):
+    """Fine-tuning on frames: a random resized crop (none without an area) and the chance of a flip."""
+
+    crop_area: Area | None = (0.5, 1.0)
+    crop_aspect: Range = (3 / 4, 4 / 3)
+    flip: Share = 0.5
+
+
+class FinetuneConfig(Section):
+    """How a classifier is trained, and on what it is chosen.
+
+    `mixup` is the chance of a clip to be mixed with another of its batch, by a share drawn from Beta(b, b), b =
+    `mixup_beta`. `layer_decay` multiplies the learning rate once per layer below the classifier, `head_lr_scale` that
+    of the classifier itself. `metric`, on validation, chooses the weights that are kept; where the data have no
+    validation split, `validation_share` of the training part is held out for it, by source. `test_split: validation`
+    tests on the publishers' validation split, where the labels of their test split are not public. `all_frames`
+    averages the test scores over every frame of a clip. `classes_file` fixes the classes.
+    """
+
+    loss: Literal["ce", "bce"]
+    metric: Literal["mAP", "accuracy"]
+    mixup: Share = 0.0
+    mixup_beta: Positive = 10
+    label_smoothing: BelowOne = 0.0
+    drop_path: BelowOne = 0.0
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    head_lr_scale: PositiveFloat = 1.0
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    test_split: Literal["test", "validation"] = "test"
+    all_frames: bool = False
+    classes_file: str | None = None
+    audio: FinetuneAudioConfig = FinetuneAudioConfig()
+    visual: FinetuneVisualConfig = FinetuneVisualConfig()
+
+
 class Config(Section):
-    """A whole recipe."""
+    """A whole recipe. `modalities` are further ones beside audio and visual, by name."""
 
     data: DataConfig = WorldConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
@@ -63,19 +492,122 @@ class Config(Section):
     visual: VisualConfig = VisualConfig()
     augment: AugmentConfig = AugmentConfig()
     bank: BankConfig = BankConfig()
-    seed: int = 0
+    seed: Seed = 0
     weights: str | None = None
-    modalities: dict[str, Any] = {}
+    modalities: dict[str, ModalityConfig] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _modality_names(self) -> Config:
+        for name in self.modalities:
+            if name in ("audio", "visual", "bank") or not MODALITY.fullmatch(name):
+                raise ValueError(f"modalities: {name[:80]!r} is taken or no name (small letters, digits, _)")
+        return self
+
+
+def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:
+    """Reads a recipe and applies `key.sub=value` overrides, values read as YAML."""
+    tree = _current_names(_mapping(read_yaml(path) or {}, str(path)), str(path))
+    given = {override.partition("=")[0] for override in overrides}
+    if both := sorted(old for old, new in RENAMED.items() if {old, new} <= given):
+        raise ConfigError(f"{both[0]} is the old name of {RENAMED[both[0]]}; give one of them, not both")
+    for override in overrides:
+        _override(tree, override)
+    return parse_config(tree, str(path))
 
 
 def parse_config(tree: Any, where: str) -> Config:
     """A checked recipe from plain data; `where` names it in messages."""
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{where}: a recipe is a mapping of sections, got {type(tree).__name__}")
     try:
-        return Config.model_validate(tree)
+        return Config.model_validate(_current_names(_mapping(tree, where), where))
     except ValidationError as error:
         raise refusal(error, where) from error
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain data of a YAML file, or a ConfigError in one line."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not YAML ({error})") from error
+    if len(text) > LONGEST:
+        raise ConfigError(f"{path}: too long for a recipe (more than {LONGEST} characters)")
+    return _parse_yaml(text, str(path))
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML without anchors, aliases and merge keys: a few lines of those expand to gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise yaml.MarkedYAMLError(problem="merge keys (<<) are not allowed", problem_mark=key.start_mark)
+        super().flatten_mapping(node)
+
+
+def _parse_yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, _PlainLoader)  # a SafeLoader
+    except RecursionError:
+        raise ConfigError(f"{where}: not YAML (nested too deeply)") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: numbers and dates out of range
+        raise ConfigError(f"{where}: not YAML ({' '.join(str(error).split())})") from error
+
+
+def _mapping(tree: Any, where: str) -> dict[Any, Any]:
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{where}: a recipe is a mapping of sections, got {type(tree).__name__}")
+    return tree
+
+
+def _override(tree: dict[Any, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{override!r}: an override is key=value, for instance train.steps=100")
+    _say_renamed([key] if key in RENAMED else [])
+    *sections, last = RENAMED.get(key, key).split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{override!r}: {section} is a value, not a section")
+    try:
+        tree[last] = _parse_yaml(value, repr(override))
+    except ConfigError as error:
+        raise ConfigError(f"{override!r}: {value!r} is not a YAML value") from error
+
+
+_said: set[str] = set()
+
+
+def _say_renamed(old: list[str]) -> None:
+    """Logs the new names in one line, each once per process."""
+    if new := [key for key in old if key not in _said]:
+        _said.update(new)
+        log.warning("old names of keys, which still work: %s", ", ".join(f"{k} (now {RENAMED[k]})" for k in new))
+
+
+def _current_names(tree: dict[Any, Any], where: str) -> dict[Any, Any]:
+    """The same tree with old names of keys replaced by their new ones."""
+    tree, found = dict(tree), []
+    for old, new in RENAMED.items():
+        section, before = old.split(".")
+        after = new.split(".")[-1]
+        if not isinstance(tree.get(section), dict) or before not in tree[section]:
+            continue
+        if after in tree[section]:
+            raise ConfigError(f"{where}: {old} is the old name of {new}; give one of them, not both")
+        found.append(old)
+        tree[section] = {after if key == before else key: value for key, value in tree[section].items()}
+    _say_renamed(found)
+    return tree
 
 
 def refusal(error: ValidationError, where: str) -> ConfigError:
@@ -84,37 +616,7 @@ def refusal(error: ValidationError, where: str) -> ConfigError:
     key = ".".join(str(part) for part in first["loc"]) or "recipe"
     reason = "unknown key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return ConfigError(f"{where}: {key}: {reason}{more}")
-
-
-def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:
-    """Reads a recipe and applies `key.sub=value` overrides, values read as YAML."""
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: a recipe is a mapping of sections, got {type(tree).__name__}")
-    for override in overrides:
-        _override(tree, override)
-    return parse_config(tree, str(path))
-
-
-def _override(tree: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"{override!r}: an override is key=value, for instance train.steps=100")
-    *sections, last = key.split(".")
-    for section in sections:
-        tree = tree.setdefault(section, {})
-        if not isinstance(tree, dict):
-            raise ConfigError(f"{override!r}: {section} is a value, not a section")
-    try:
-        tree[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{override!r}: {value!r} is not a YAML value") from error
+    return ConfigError(" ".join(f"{where}: {key}: {reason}{more}".split()))
 
 
 def shipped_recipe(name: str) -> Path:
@@ -129,3 +631,45 @@ def shipped_recipe(name: str) -> Path:
 def dump_config(config: Config) -> str:
     """The whole recipe as YAML, defaults written out."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[str, Any]:
+    """The recipe as the first format spelled it: for hashes, which must outlive renamed and added keys.
+
+    Renamed keys have their old names; keys added since are left out while they are at their defaults.
+    """
+    tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=exclude_defaults)
+    defaults = Config().model_dump(mode="json")
+    for path in ADDED:
+        *sections, key = path.split(".")
+        part, default = tree, defaults
+        for section in sections:
+            part, default = part.get(section, {}), default[section]
+        if key in part and part[key] == default[key]:
+            del part[key]
+    for old, new in RENAMED.items():
+        section, after = new.split(".")
+        if isinstance(tree.get(section), dict):
+            before = old.split(".")[-1]
+            tree[section] = {before if key == after else key: value for key, value in tree[section].items()}
+    return tree
+
+
+def resolve_name(name: str, base: type | None = None) -> Any:
+    """What `module:attribute` names, if that module is imported already; with `base` a class derived from it.
+
+    A recipe may come with a stranger's checkpoint: it never makes anything be imported, it cannot reach into the
+    standard library, and what gets `options` as arguments should be a class (`object` for any), not a function.
+    """
+    module, _, attribute = name.partition(":")
+    if module.split(".")[0] in sys.stdlib_module_names and module != "__main__":
+        raise ConfigError(f"{name}: a recipe cannot name parts of Python's standard library")
+    if module not in sys.modules:
+        raise ConfigError(f"{name}: import it first (`import {module}`, or `equiav --import {module} ...`)")
+    found = getattr(sys.modules[module], attribute, None)
+    if not callable(found):
+        raise ConfigError(f"{name}: module {module} has no such class or function")
+    if base is not None and not (isinstance(found, type) and issubclass(found, base)):
+        what = "" if base is object else f" derived from {base.__module__}.{base.__qualname__}"
+        raise ConfigError(f"{name}: must be a class{what}")
+    return found

@@ -9,11 +9,10 @@ import torch
 from safetensors.torch import save
 
 from equiav.build import build_classifier, build_model, encoder_size, released_config
-from equiav.checkpoint import load_checkpoint, save_checkpoint
+from equiav.checkpoint import load_checkpoint, save_checkpoint, save_model
 from equiav.config import Config
 from equiav.errors import CheckpointError, WeightsError
-from equiav.files import write_whole
-from equiav.inference import BANK, save_model
+from equiav.io import write_whole
 from equiav.models import (
     HEAD_WIDTH,
     PREDICTOR_HEADS,
@@ -82,11 +81,12 @@ def _export(source: Path, out: Path) -> str:
         raise CheckpointError(f"{source}: classifiers are not written in the released format")
     if config.audio.bins != 128:
         raise CheckpointError(f"{source}: released models have 128 mel bins, this one has {config.audio.bins}")
+    if config.model.encoder.kind != "vit" or config.model.audio.encoder or config.model.visual.encoder:
+        raise CheckpointError(f"{source}: released models have two ViTs of one size, this one has other encoders")
     predictor = config.model.predictor
     if (predictor.heads, predictor.head_width) != PREDICTOR_HEADS:
         raise CheckpointError(f"{source}: released predictors have 8 heads of 64, this one {predictor.heads} of others")
-    weights = {key: value for key, value in checkpoint.weights.items() if not key.startswith(BANK)}
-    state = to_released(weights, config.audio.frames, config.visual.size)
+    state = to_released(checkpoint.weights, config.audio.frames, config.visual.size)
     write_whole(out, _packed(state, safe=out.suffix == ".safetensors"))
     return f"{out}: {len(state)} tensors in the released format{_differences(config)}"
 

@@ -18,7 +18,7 @@ from equiav.data import Dataset, Subset
 from equiav.errors import ConfigError
 from equiav.evaluation import Localisation, Probe, Results, Retrieval, embed_dataset
 from equiav.inference import LoadedModel, load_model
-from equiav.provenance import provenance
+from equiav.io import provenance
 from equiav.training import LOG, train_on_cores
 from equiav.types import AUDIO, VISUAL
 

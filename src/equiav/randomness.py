@@ -1,4 +1,4 @@
-"""Streams of random numbers: one per (seed, step, purpose), so that nothing drawn depends on anything else drawn."""
+"""Random number generators: one per (seed, step, purpose), so that nothing drawn depends on anything else drawn."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import zlib
 import torch
 
 
-def stream(seed: int, step: int, purpose: str) -> torch.Generator:
-    """The stream of one purpose (order, frame, intra, inter, ...) at one step."""
+def generator(seed: int, step: int, purpose: str) -> torch.Generator:
+    """The generator of one purpose (order, frame, intra, inter, ...) at one step."""
     return torch.Generator().manual_seed(zlib.crc32(f"{seed}/{step}/{purpose}".encode()))

@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from equiav.ablation import Experiment, Folders, load_experiments, plan, portable
-from equiav.provenance import write_json
+from equiav.io import write_json
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "configs/pretrain/smoke.yaml"

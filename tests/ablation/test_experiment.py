@@ -7,7 +7,7 @@ import pytest
 
 from equiav.ablation import FINETUNING, finetune_recipe, load_experiments, load_table, plan, row_run
 from equiav.build_data import build_clips
-from equiav.config import load_config
+from equiav.config import canonical_dump, load_config
 from equiav.errors import ConfigError
 from tests.ablation.small import ROOT, experiment, table, write
 
@@ -82,7 +82,7 @@ def test_defaults_of_the_tables_recipes_are_as_they_were():
     known = json.loads((ROOT / "tests/ablation/defaults.json").read_text())
     assert set(known) == {"ablation_world", "av_mnist", "audioset2m"}
     for name, before in known.items():
-        now = load_config(ROOT / f"configs/pretrain/{name}.yaml").model_dump(mode="json")
+        now = canonical_dump(load_config(ROOT / f"configs/pretrain/{name}.yaml"))
         for section, values in before.items():
             for key, value in values.items() if isinstance(values, dict) else [(None, values)]:
                 found = now[section] if key is None else now[section][key]

@@ -18,7 +18,7 @@ from equiav.checkpoint import checkpoints_of
 from equiav.cli import app
 from equiav.config import load_config
 from equiav.errors import Busy, EquiAVError
-from equiav.files import locked
+from equiav.io import locked
 from equiav.training import Trainer
 from tests.ablation.small import PLAIN, ROOT, SMOKE, TINY, experiment, table, write
 

@@ -6,7 +6,7 @@ import pytest
 from benchmarks.serve import media_of, started
 
 from equiav.build import build_model
-from equiav.inference import save_model
+from equiav.checkpoint import save_model
 from tests.training.small import small_config
 
 

@@ -175,7 +175,8 @@ def special(root):
         made.append(root / name)
     made.append(root / "s-copy.mp4")
     shutil.copy(root / "good0.mp4", made[-1])
-    os.mkfifo(root / "pipe.mp4")  # not even a source: reading it would wait for ever
+    os.mkfifo(root / "s-pipe.mp4")  # reading it would wait for ever
+    made.append(root / "s-pipe.mp4")
     (root / "folder.mp4").mkdir()
     # Unusual but good: these are kept.
     write_media(root / "u-eight.mkv", seconds=1, layout="7.1", rate=48000, codecs=("ffv1", "flac"))
@@ -224,6 +225,7 @@ def test_hostile_files_cost_only_themselves(folder, tmp_path):
     assert good | {"u-eight.mkv", "u-fast.mkv", "u-dot.mkv"} <= kept
     assert not {name for name in kept if name.startswith("s-")}
     assert reasons["s-copy.mp4"] == "same content as good0.mp4"
+    assert reasons["s-pipe.mp4"] == "not a regular file"
     assert reasons["s-silent.mp4"] == "silent"
     assert reasons["s-no-sound.mp4"] == "no sound"
     assert reasons["s-no-picture.wav"] == "no picture"

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
@@ -123,6 +124,36 @@ def test_statistics_are_those_of_the_training_clips(whole):
     stated = read_meta(whole)["spectrogram"]
     assert stated["mean"] == pytest.approx(float(values.mean()), abs=1e-9)
     assert stated["std"] == pytest.approx(float(values.std(correction=0)), abs=1e-9)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_only_regular_files_are_opened(media, tmp_path, listed):
+    """Pipes, devices and sockets have size 0, so they were compared with each other: reading them never ends."""
+    root, out = tmp_path / "in", tmp_path / "out"
+    root.mkdir()
+    shutil.copy(media / "day0/film00.mp4", root / "film.mp4")
+    os.mkfifo(root / "pipe.mp4")
+    os.mkfifo(root / "second.mp4")
+    (root / "zero.mp4").symlink_to("/dev/zero")
+    (root / "folder.mp4").mkdir()
+    (root / "empty.mp4").touch()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(root / "socket.mp4"))  # such names must be short
+        place = root
+        if listed:
+            place = root / "list.txt"
+            names = ["film", "pipe", "second", "zero", "folder", "empty", "socket", "absent"]
+            place.write_text("".join(f"{name}.mp4\n" for name in names))
+        command = [sys.executable, "-m", "equiav.cli", "prepare", str(place), str(out), "--workers", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    reasons = {source: reason for source, _, reason in read_skipped(out)}
+    opened = reasons.pop("empty.mp4")
+    assert opened.startswith("cannot be opened as media")
+    special = dict.fromkeys(("pipe.mp4", "second.mp4", "zero.mp4", "socket.mp4"), "not a regular file")
+    expected = {**special, "folder.mp4": "not a regular file", "absent.mp4": "no such file"} if listed else special
+    assert reasons == expected
+    assert read_meta(out)["sources"]["used"] == 1
 
 
 RUN = """

@@ -20,7 +20,7 @@ def run(out, processes):
     if processes > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     command = ["-m", "equiav.cli", "finetune", str(ROOT / "configs/finetune/smoke.yaml"), "--out", str(out)]
-    overrides = ["train.steps=12", "finetune.mixup=0.8", "optim.rate=3.0e-4", "data.balanced=true"]
+    overrides = ["train.steps=12", "finetune.mixup=0.8", "optim.lr=3.0e-4", "data.balanced=true"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*launcher, *command, *overrides], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ def losses(out, processes, overrides):
     launcher = [sys.executable]
     if processes > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    common = ["train.workers=0", f"train.steps={STEPS}", "train.evaluate_every=15", "optim.rate=3.0e-4"]
+    common = ["train.workers=0", f"train.steps={STEPS}", "train.evaluate_every=15", "optim.lr=3.0e-4"]
     command = ["-m", "equiav.cli", "pretrain", str(ROOT / "configs/pretrain/smoke.yaml"), "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = subprocess.run([*launcher, *command, *common, *overrides], env=environment, capture_output=True, text=True)

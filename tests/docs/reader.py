@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from equiav.build import build_model
+from equiav.checkpoint import save_model
 from equiav.data import World, split_of
-from equiav.inference import save_model
 from equiav.web import write_film
 from tests.data.test_benchmarks import MINIATURES, media_of
 from tests.docs.blocks import ROOT

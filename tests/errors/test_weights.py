@@ -12,7 +12,6 @@ from equiav.convert import convert
 from equiav.errors import CheckpointError, WeightsError
 from equiav.inference import load_model
 from equiav.models import SIZES, Size, from_mae, from_released, load_strict, read_state, released_sizes
-from equiav.types import Modality
 from tests.paper import golden_recipe as recipe
 
 SIZES_TINY = {"embed_dim": 64, "modality_specific_depth": 2, "num_heads": 4, "proj_hidden_dim": 96,
@@ -59,7 +58,7 @@ def test_import_export_through_files(tmp_path, state):
     loaded = load_model(tmp_path / "ours")
     assert loaded.config.augment.layout == "released"
     assert loaded.config.model.encoder.norm_eps == 1e-5
-    assert loaded.banks[Modality.AUDIO].shape == (64, 24)
+    assert loaded.banks["audio"].shape == (64, 24)
     x = torch.randn(2, 1, 128, 128, generator=torch.Generator().manual_seed(0))
     before = loaded.embed_spectrograms(x)
     for name in ("back.pth", "back.safetensors"):

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from equiav.build import build_model
+from equiav.checkpoint import save_model
 from equiav.cli import app
-from equiav.inference import save_model
 from tests.training.small import small_config
 
 

@@ -37,7 +37,7 @@ from equiav.evaluation import (
 from equiav.inference import LoadedModel
 from equiav.media import normalise
 from equiav.models import mean_pool
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Modality
 from tests.training.small import small_config
 
@@ -219,8 +219,8 @@ def test_centroid_and_real_mean_of_one_clip(clips):
     branch, pipeline = build_model(CONFIG).eval().visual, build_pipelines(CONFIG.augment)[Modality.VISUAL]
     batch = collate([clips.sample(0, clips.frames // 2)])
     x = build_inputs(CONFIG.audio).before_augmentation(batch, Modality.VISUAL)
-    rows = one_clip(branch, pipeline, x, stream(0, 0, "test"))
-    rng = stream(0, 0, "test")
+    rows = one_clip(branch, pipeline, x, generator(0, 0, "test"))
+    rng = generator(0, 0, "test")
     draws = pipeline.sample(REAL + COUNTS[-1], rng)
     real = [branch.encode(normalise(pipeline.apply(x, draws.rows(i, i + 1)))).mean(dim=1) for i in range(draws.batch)]
     torch.testing.assert_close(rows[:1], torch.stack(real[:REAL]).mean(dim=0), atol=1e-4, rtol=1e-4)  # Eq. (11)

@@ -10,12 +10,13 @@ from typer.testing import CliRunner
 
 from equiav.build import build_bank, build_model
 from equiav.build_data import build_clips
+from equiav.checkpoint import save_model
 from equiav.cli import app
 from equiav.data import Source, picture_boxes, squared
 from equiav.errors import ConfigError, DataError, ShapeError
 from equiav.evaluation import METHODS, agreement, centre_prior, default_method, representative, token_scores, upsample
 from equiav.evaluation.localisation import _partners, heat_maps, localisation_record, localise_dataset
-from equiav.inference import LoadedModel, save_model
+from equiav.inference import LoadedModel
 from equiav.localising import named_apart
 from equiav.report import heat_overlay, wav
 from equiav.types import Modality

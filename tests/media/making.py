@@ -60,6 +60,7 @@ def write_media(
             if codecs[0] != "mpeg2video":  # which knows only the rates of television
                 film.codec_context.time_base = Fraction(1, 12800)
             film.codec_context.gop_size = 12
+            film.codec_context.thread_count = 1  # the same bytes on any number of cores
             if codecs[0] == "mpeg4":
                 film.codec_context.bit_rate = 2_000_000
             if rotation is not None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from equiav.errors import ShapeError
-from equiav.losses import LossWeights, equiav, equimod, info_nce, nt_xent
+from equiav.losses import equiav, equimod, info_nce, nt_xent
 from equiav.models import AttentionPredictor, centroid
 from tests.paper.golden_recipe import DEFAULT
 
@@ -74,9 +74,10 @@ def test_algorithm_1_writes_the_same_intra_loss(pair):
 
 
 def test_equation_16():
-    terms = [torch.tensor(x) for x in (2.0, 3.0, 5.0)]
-    assert float(equiav(*terms).total) == 10.0
-    assert float(equiav(*terms, LossWeights(0.5, 2.0, 1.0)).total) == 1.0 + 6.0 + 5.0
+    terms = {"inter": torch.tensor(2.0), "intra_audio": torch.tensor(3.0), "intra_visual": torch.tensor(5.0)}
+    assert float(equiav(terms, {})) == 10.0
+    assert float(equiav(terms, {"inter": 0.5, "intra_audio": 2.0})) == 1.0 + 6.0 + 5.0
+    assert float(equiav({**terms, "intra_text": torch.tensor(7.0)}, {"inter": 0.0})) == 15.0
 
 
 def test_closed_form_gradients_of_the_appendix(rng):

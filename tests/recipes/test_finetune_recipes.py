@@ -52,8 +52,8 @@ def test_recipe_has_the_papers_values(name):
     path = FOLDER / f"{name}.yaml"
     config = load_config(path)
     optim, train, tune = config.optim, config.train, config.finetune
-    assert (optim.rate, optim.warmup_epochs, train.epochs, train.batch) == (rate, warmup, epochs, batch)
-    assert (optim.start_rate, optim.weight_decay, optim.betas, optim.clip) == (1e-6, 1e-5, (0.9, 0.95), None)
+    assert (optim.lr, optim.warmup_epochs, train.epochs, train.batch) == (rate, warmup, epochs, batch)
+    assert (optim.start_lr, optim.weight_decay, optim.betas, optim.clip) == (1e-6, 1e-5, (0.9, 0.95), None)
     assert (config.data.balanced, tune.mixup > 0, tune.mixup_beta, tune.loss) == (balanced, mixup, 10, loss)
     if mean is not None:
         assert (config.audio.mean, config.audio.std) == (mean, std)

@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from typer.testing import CliRunner
 
-from equiav.build import build_classifier, build_inputs
-from equiav.build_data import with_data
-from equiav.build_labelled import build_splits, resolve_finetuning
+from equiav.build import build_classifier, build_inputs, build_splits, resolve_finetuning, with_data
 from equiav.checkpoint import BEST, checkpoints_of, load_checkpoint, load_state
 from equiav.cli import app
 from equiav.config import ShardsConfig, load_config
@@ -35,7 +33,6 @@ from equiav.training import (
     mix_batch,
     set_rate,
 )
-from equiav.types import Modality
 from tests.training.small import small_config
 
 SMOKE = Path(__file__).parents[2] / "configs" / "finetune" / "smoke.yaml"
@@ -128,8 +125,8 @@ def test_drop_path_reaches_every_block_of_the_encoders(tmp_path):
     torch.testing.assert_close(h[0], patches[0])
     torch.testing.assert_close(h[1], encoder(x.transpose(2, 3))[1])
     pictures = torch.randn(2, 3, 32, 32)
-    inputs = {Modality.AUDIO: x, Modality.VISUAL: pictures}
-    dropped = model(inputs, {Modality.AUDIO: kept})
+    inputs = {"audio": x, "visual": pictures}
+    dropped = model(inputs, {"audio": kept})
     assert not torch.allclose(dropped[0], model(inputs)[0])
     torch.testing.assert_close(dropped[1], model(inputs)[1])
 
@@ -216,7 +213,7 @@ def test_a_run_from_start_to_results(tmp_path, mode):
     assert loaded.meta["best"] == done.best
     assert loaded.classes[0] == "disc"
     assert {k.split(".")[1] for k in loaded.model.state_dict() if k.startswith("encoders")} == {
-        m.value for m in loaded.model.modalities
+        m for m in loaded.model.modalities
     }
     with pytest.raises(CheckpointError, match="holds a classifier"):
         load_model(tmp_path)
@@ -259,7 +256,7 @@ def test_it_learns(tmp_path):
     quick = ("finetune.mixup=0", "finetune.drop_path=0", "finetune.layer_decay=1", "finetune.audio.mask=0")
     easy = ("data.duet=0", "data.another=0", "data.count=160", "data.validation=40", "finetune.label_smoothing=0")
     run = finetuner(tmp_path, "classifier.mode=audio", "train.steps=160", "train.batch=16", *quick, *easy,
-                    "optim.rate=3.0e-3", "train.evaluate_every=160", "train.checkpoint_every=160")  # fmt: skip
+                    "optim.lr=3.0e-3", "train.evaluate_every=160", "train.checkpoint_every=160")  # fmt: skip
     before = run.validate().metrics().accuracy
     run.run()
     assert run.best["validation"]["accuracy"] > max(50, before + 20)
@@ -274,10 +271,10 @@ def test_encoders_come_from_a_pretrained_checkpoint(tmp_path):
     run = finetuner(tmp_path / "fine", f"weights={tmp_path / 'pre'}", "train.ema=0.9")
     scratch = finetuner(tmp_path / "scratch")
     state = run.model.state_dict()
-    for m in Modality:
+    for m in ("audio", "visual"):
         for key, value in start.items():
-            if key.startswith(f"{m.value}.f."):
-                assert torch.equal(state[f"encoders.{m.value}.{key.removeprefix(f'{m.value}.f.')}"], value)
+            if key.startswith(f"{m}.f."):
+                assert torch.equal(state[f"encoders.{m}.{key.removeprefix(f'{m}.f.')}"], value)
     assert same(run.average, state)  # the average starts where the weights do
     assert torch.equal(state["head.weight"], scratch.model.state_dict()["head.weight"])
     assert not [k for k in state if ".u." in k or "g_inter" in k]
@@ -394,4 +391,4 @@ def test_inputs_of_one_modality_need_nothing_of_the_other():
     splits = build_splits(config_of("classifier.mode=visual"))
     batch = collate([splits.train.sample(i, 0) for i in range(3)])
     assert batch.waveforms.shape == (3, 0)
-    assert build_inputs(config_of().audio).before_augmentation(batch, Modality.VISUAL).shape == (3, 3, 32, 32)
+    assert build_inputs(config_of().audio).before_augmentation(batch, "visual").shape == (3, 3, 32, 32)

@@ -9,11 +9,11 @@ import torch
 import yaml
 
 from equiav.build import build_model
-from equiav.checkpoint import checkpoints_of, load_checkpoint, load_state
+from equiav.checkpoint import checkpoints_of, load_checkpoint, load_state, save_model
 from equiav.data import collate
 from equiav.errors import CheckpointError, ConfigError, DataError, TrainingError
-from equiav.inference import load_model, save_model
-from equiav.progress import duration
+from equiav.inference import load_model
+from equiav.io import duration
 from equiav.training import Trainer, autocast_type, cut_log, draw_step, effective_rank, uniformity
 from equiav.training import trainer as trainer_module
 from tests.training.small import small_config
@@ -108,8 +108,8 @@ def test_nan_names_the_step_and_the_clips(tmp_path):
 
 def test_changed_recipe_is_refused(tmp_path):
     Trainer(small_config("train.steps=2", "train.evaluate_every=null"), tmp_path, silent).run()
-    with pytest.raises(CheckpointError, match=r"another recipe \(optim.rate was 0.001, now 0.01\)"):
-        Trainer(small_config("train.steps=2", "train.evaluate_every=null", "optim.rate=0.01"), tmp_path, silent)
+    with pytest.raises(CheckpointError, match=r"another recipe \(optim.lr was 0.001, now 0.01\)"):
+        Trainer(small_config("train.steps=2", "train.evaluate_every=null", "optim.lr=0.01"), tmp_path, silent)
     other = small_config("train.steps=2", "train.evaluate_every=null", "model.encoder.depth=3")
     with pytest.raises(CheckpointError, match=r"model.encoder.depth was 2, now 3"):
         Trainer(other, tmp_path, silent)
@@ -246,14 +246,14 @@ def test_inputs_keep_their_precision_under_autocast(tmp_path):
 
 def test_a_set_without_validation_is_said_and_trained_on(tmp_path, monkeypatch):
     said = []
-    real = trainer_module.build_clips
+    real = trainer_module.build_dataset
 
     def without(config, split):
         if split == "validation":
             raise DataError("no clips for validation")
         return real(config, split)
 
-    monkeypatch.setattr(trainer_module, "build_clips", without)
+    monkeypatch.setattr(trainer_module, "build_dataset", without)
     Trainer(small_config("train.steps=2", "train.evaluate_every=1"), tmp_path, said.append).run()
     assert "no validation in this run: no clips for validation" in said
     assert [step for step, _ in checkpoints_of(tmp_path)] == [2]

@@ -3,7 +3,7 @@
 import pytest
 
 from equiav.build import build_model
-from equiav.inference import save_model
+from equiav.checkpoint import save_model
 from equiav.web import Bounds, Service, open_collection
 from tests.training.small import small_config
 

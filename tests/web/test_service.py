@@ -16,9 +16,10 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from equiav.build import build_model
+from equiav.checkpoint import save_model
 from equiav.config import Config, ShardsConfig
 from equiav.errors import DataError, EquiAVError, MediaError
-from equiav.inference import Embedder, LoadedModel, items, load_model, save_model
+from equiav.inference import Embedder, LoadedModel, items, load_model
 from equiav.media import decode
 from equiav.report import wav
 from equiav.search import Entry, Hit, Index

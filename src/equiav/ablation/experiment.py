@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from equiav.config import refusal
+from equiav.config import Section, read_yaml, refusal
 from equiav.errors import ConfigError
-from equiav.sections.section import Section
 
 ScaleName = Literal["world", "real", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
@@ -180,12 +178,7 @@ class Table(Section):
 
 def load_table(path: Path) -> Table:
     """Reads and checks a file of configs/ablation."""
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
+    tree = read_yaml(path)
     if not isinstance(tree, dict) or "rows" not in tree:
         raise ConfigError(f"{path}: not a table; one has title, columns, scales and rows (see configs/ablation)")
     try:

@@ -26,7 +26,7 @@ from equiav.evaluation import (
     retrieval_record,
 )
 from equiav.inference import LoadedModel
-from equiav.types import Modality
+from equiav.types import AUDIO, VISUAL, Modality
 
 PROBE_CLIPS = 2000  # labelled clips of a linear probe, the same for every row
 SIMILARITY_CLIPS, SIMILARITY_DRAWS = 250, 4
@@ -115,11 +115,11 @@ def _probes(loaded: LoadedModel, train: ClipDataset, held: dict[Split, ClipDatas
         for split, clips in held.items()
     }
     views: dict[str, Callable[[dict[Modality, Tensor]], Tensor]] = {
-        "audio": lambda f: f[Modality.AUDIO],
-        "visual": lambda f: f[Modality.VISUAL],
+        "audio": lambda f: f[AUDIO],
+        "visual": lambda f: f[VISUAL],
     }
     if not isinstance(train, PairedDataset):  # a pair by class would show the probe the class twice
-        views["audiovisual"] = lambda f: torch.cat([f[m] for m in Modality], dim=1)
+        views["audiovisual"] = lambda f: torch.cat([f[m] for m in (AUDIO, VISUAL)], dim=1)
     found: dict[Split, dict[str, float]] = {split: {} for split in held}
     for name, view in views.items():
         fitted = fit_probes((view(known[0]), known[1]), single=single)
@@ -143,10 +143,10 @@ def _set_clips(loaded: LoadedModel, chosen: RetrievalSet) -> ClipDataset:
 def measure_cost(config: Config) -> dict[str, dict[str, float]]:
     """10^9 multiply-adds of one clip per modality: the baseline, and with S representations."""
     found = {}
-    for m in Modality:
+    for m in (AUDIO, VISUAL):
         cost = cost_of(config, m, repeats=0)
         more = {str(s): cost.baseline_gmac + value for s, value in cost.increase_gmac.items()}
-        found[m.value] = {"baseline": cost.baseline_gmac, **more}
+        found[m] = {"baseline": cost.baseline_gmac, **more}
     return found
 
 

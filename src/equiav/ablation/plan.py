@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equiav.ablation.experiment import Overrides, RetrievalSet, Row, Scale, ScaleName, Table, load_table
-from equiav.config import Config, load_config
+from equiav.config import Config, canonical_dump, load_config
 from equiav.errors import ConfigError
 
 # How often a run reports and saves changes nothing in what it learns.
@@ -70,7 +70,7 @@ def load_experiments(paths: Sequence[Path]) -> list[Experiment]:
 def portable(config: Config) -> dict[str, Any]:
     """The recipe as stored in results: what differs from the defaults, places by their name only."""
     # Defaults are left out so that a key added to recipes later does not make every finished run a stranger.
-    tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    tree: dict[str, Any] = canonical_dump(config, exclude_defaults=True)
     tree.setdefault("data", {})["kind"] = config.data.kind
     for section, key in PLACES:
         if isinstance(tree.get(section, {}).get(key), str):

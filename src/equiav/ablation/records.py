@@ -13,7 +13,7 @@ from equiav.ablation.experiment import ScaleName
 from equiav.ablation.plan import Run
 from equiav.ablation.tasks import task_facts
 from equiav.errors import EquiAVError
-from equiav.provenance import write_json
+from equiav.io import write_json
 
 OUTPUT = "output.log"
 CLOCK = "clock.json"

@@ -11,8 +11,7 @@ from pathlib import Path
 from equiav.ablation.experiment import Column, Judged, Row, ScaleName, Table
 from equiav.ablation.statistics import Cell, Difference, Verdict
 from equiav.ablation.summary import Comparison, Results
-from equiav.files import write_whole
-from equiav.progress import duration
+from equiav.io import duration, write_whole
 
 NAMES: dict[ScaleName, str] = {"world": "world", "real": "real data", "paper": "paper's scale"}
 MINUS = "\N{MINUS SIGN}"

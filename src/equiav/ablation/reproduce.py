@@ -25,8 +25,7 @@ from equiav.ablation.statistics import VERDICTS
 from equiav.ablation.summary import Results, collect
 from equiav.config import shipped_recipe
 from equiav.errors import ConfigError
-from equiav.files import write_whole
-from equiav.progress import duration
+from equiav.io import duration, write_whole
 
 IMAGES = Path("images") / "reproduction"
 INTRODUCTION = """\

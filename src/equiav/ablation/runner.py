@@ -16,8 +16,7 @@ from pathlib import Path
 from equiav.ablation.plan import Experiment, Run
 from equiav.ablation.records import OUTPUT, PARENT, Folders, missing
 from equiav.errors import EquiAVError
-from equiav.files import write_whole
-from equiav.progress import duration
+from equiav.io import duration, write_whole
 
 BUSY = 75  # exit code of a worker: another process has the run
 KEPT = 20  # last lines of a failed run

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from equiav.ablation.finetuning import finetuned
 from equiav.ablation.measure import measure_cost, measure_own, measure_set, validation_curve
 from equiav.ablation.plan import FINETUNING, TRANSFER, Run, portable, run_key
@@ -19,10 +17,9 @@ from equiav.ablation.records import PARENT, Clock, Folders, missing, read_record
 from equiav.ablation.tasks import task_facts
 from equiav.build_data import resolve
 from equiav.checkpoint import CHECKPOINTS, CONFIG, checkpoints_of, load_checkpoint
-from equiav.config import Config, parse_config
-from equiav.files import locked
+from equiav.config import Config, load_config
 from equiav.inference import load_model
-from equiav.provenance import provenance, write_json
+from equiav.io import locked, provenance, write_json
 from equiav.training import LOG, Stopped, Trainer, choose_device, train_on_cores
 
 Say = Callable[[str], None]
@@ -96,7 +93,7 @@ def resumable(run: Run, out: Path) -> Config:
     if not found:
         return run.config
     path = found[-1][1] / CONFIG
-    saved = parse_config(yaml.safe_load(path.read_text(encoding="utf-8")), str(path))
+    saved = load_config(path)
     same = run_key(saved, trained=True) == run.key
     moved = (saved.data, saved.weights) != (run.config.data, run.config.weights)
     return saved if same and not moved else run.config

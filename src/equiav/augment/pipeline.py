@@ -11,12 +11,18 @@ from jaxtyping import Float
 from torch import Tensor
 
 from equiav.augment.base import Augmentation, Draw
-from equiav.augment.geometry import HorizontalFlip, RandomResizedCrop, TimeShift
-from equiav.augment.photometry import ColorJitter, GaussianBlur, Greyscale
-from equiav.augment.spectral import SpecAugment
+from equiav.augment.transforms import (
+    ColorJitter,
+    GaussianBlur,
+    Greyscale,
+    HorizontalFlip,
+    RandomResizedCrop,
+    SpecAugment,
+    TimeShift,
+)
 from equiav.errors import ShapeError
 
-# Standardised log-mel values lie within about three deviations: these stand for black and white in the jitter.
+# Standardised log-mel values lie within about three standard deviations: these stand for black and white in the jitter.
 SPECTROGRAM_BOUNDS = (-3.0, 3.0)
 # More numbers than this at a time fall out of a processor's caches between one operation and the next.
 CPU_NUMBERS = 1 << 20

@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from equiav.augment.base import coins, keep_on, uniform
-from equiav.augment.geometry import TRIES
-from equiav.types import Modality
+from equiav.augment.transforms import TRIES
+from equiav.types import AUDIO, Modality
 
 _JITTER = ("on", "order_0", "order_1", "order_2", "order_3", "brightness", "contrast", "saturation", "hue")
 AUDIO_SLOTS = (
@@ -47,12 +47,12 @@ class ReleasedVectors:
     @property
     def slots(self) -> tuple[str, ...]:
         """Names of the columns."""
-        return AUDIO_SLOTS if self.modality is Modality.AUDIO else VISUAL_SLOTS
+        return AUDIO_SLOTS if self.modality == AUDIO else VISUAL_SLOTS
 
     def vectors(self, batch: int, count: int, rng: torch.Generator) -> Float[Tensor, "batch count d_t"]:
         """`count` vectors for each of `batch` samples."""
         n = batch * count
-        flat = self._audio(n, rng) if self.modality is Modality.AUDIO else self._visual(n, rng)
+        flat = self._audio(n, rng) if self.modality == AUDIO else self._visual(n, rng)
         return flat.view(batch, count, -1)
 
     def _audio(self, n: int, rng: torch.Generator) -> Tensor:

@@ -20,7 +20,7 @@ def equivariance(
     out: Annotated[Path | None, typer.Option(help="The folder to write; MODEL/evaluation/equivariance.")] = None,
 ) -> None:
     """Whether the predictor follows the augmentation: cosines, augmentation by augmentation, and the centroid."""
-    from equiav.build_data import build_clips, with_data
+    from equiav.build import build_dataset, with_data
     from equiav.evaluation import (
         equivariance_lines,
         equivariance_page,
@@ -33,7 +33,7 @@ def equivariance(
 
     chosen = split_name(split)
     loaded = load_model(model)
-    clips = build_clips(with_data(loaded.config, data), chosen)
+    clips = build_dataset(with_data(loaded.config, data), chosen)
     record = equivariance_record(loaded, clips, seed=seed, count=count, say=say)
     end_line()
     print("\n".join(equivariance_lines(record)))

@@ -20,7 +20,7 @@ def cost(
     """Parameters, multiply-adds and milliseconds for S = 1, 4, 8, 16, beside the paper's table."""
     from equiav.config import Config, load_config
     from equiav.evaluation import cost_of, cost_record, cost_table
-    from equiav.provenance import provenance, write_json
+    from equiav.io import provenance, write_json
     from equiav.types import Modality
 
     config = load_config(recipe) if recipe else Config()

@@ -17,12 +17,11 @@ def info(
     full: Annotated[bool, typer.Option("--full", help="Also print the whole recipe.")] = False,
 ) -> None:
     """What a checkpoint is: model, objective, data, step, where it came from."""
-    from equiav.checkpoint import load_checkpoint
+    from equiav import checkpoint as checkpoints
     from equiav.config import dump_config
-    from equiav.describe import describe
 
-    checkpoint = load_checkpoint(path)
-    print(describe(checkpoint, path))
+    checkpoint = checkpoints.load_checkpoint(path)
+    print(checkpoints.info(checkpoint, path))
     if full:
         print("\n" + dump_config(checkpoint.config))
 
@@ -54,7 +53,7 @@ def export(
     """
     from equiav.export import export as write
 
-    graphs = write(model, out, onnx=onnx, licence=licence, say=say)
+    graphs = write(model, out, onnx=onnx, licence=licence, report=say)
     end_line()
     for graph in graphs:
         print(f"{graph.file}: within {graph.difference:.1e} of the model over {graph.compared} embeddings")

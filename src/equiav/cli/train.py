@@ -44,10 +44,10 @@ def pretrain(
 
     Writes checkpoints/, log.jsonl and tensorboard/ into the run's folder. SIGTERM saves and exits with 143.
     """
-    from equiav.build_data import resolve
+    from equiav.build import resolve
     from equiav.config import load_config
     from equiav.distributed import rank, started, world_size
-    from equiav.training import STOPPED, Trainer
+    from equiav.training import STOPPED, Trainer, run_lock
 
     config = load_config(recipe, tuple(overrides or ()))
     out = out or Path("runs") / recipe.stem
@@ -55,10 +55,11 @@ def pretrain(
         config, notices = resolve(config, world_size())
         if rank() == 0:
             print("".join(f"note: {line}\n" for line in notices), end="", file=sys.stderr)
-        trainer = Trainer(config, out, say)
-        if rank() == 0 and trainer.step:
-            print(f"resuming {out} at step {trainer.step} of {trainer.total}", file=sys.stderr)
-        outcome = trainer.run()
+        with run_lock(out):
+            trainer = Trainer(config, out, say)
+            if rank() == 0 and trainer.step:
+                print(f"resuming {out} at step {trainer.step} of {trainer.total}", file=sys.stderr)
+            outcome = trainer.run()
         if rank() == 0:
             end_line()
             state = f"stopped at step {outcome.step} of" if outcome.interrupted else "finished"

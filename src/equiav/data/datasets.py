@@ -195,7 +195,7 @@ def labels_of(clips: Dataset) -> list[Labels]:
 
 
 def vocabulary(clips: Dataset) -> Labels:
-    """The classes there are, in the order of their numbers: all that exist where the dataset says so, else those seen."""
+    """The classes in the order of their numbers: all that exist where the dataset says so, else those that occur."""
     found = clips.classes or tuple(sorted({label for labels in labels_of(clips) for label in labels}))
     if not found:
         raise DataError("these clips have no labels; prepare them from a list that gives some")

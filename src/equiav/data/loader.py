@@ -14,7 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from equiav.data.datasets import Dataset, collate
 from equiav.errors import DataError
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Batch, Sample
 
 Request = tuple[int, int]  # clip, frame
@@ -42,7 +42,7 @@ class Schedule:
 
     def order(self, epoch: int) -> list[int]:
         """The clips in the order of one epoch."""
-        rng = stream(self.seed, epoch, "order")
+        rng = generator(self.seed, epoch, "order")
         if self.weights is None:
             drawn = torch.randperm(self.clips, generator=rng)
         else:
@@ -58,7 +58,7 @@ class Schedule:
             if now != epoch:
                 epoch, order = now, self.order(now)
             chosen = order[k * self.batch : (k + 1) * self.batch]
-            frames = torch.randint(self.frames, (self.batch,), generator=stream(self.seed, step, "frame"))
+            frames = torch.randint(self.frames, (self.batch,), generator=generator(self.seed, step, "frame"))
             yield list(zip(chosen, frames.tolist(), strict=True))
 
 

@@ -23,7 +23,7 @@ from equiav.data.manifest import Split
 from equiav.data.paired_manifest import KINDS, MANIFEST, SPLITS, Entry, Kind, assign_splits, open_files, read_manifest
 from equiav.errors import DataError, MediaError
 from equiav.media import square
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import AUDIO, VISUAL, Clip, Sample
 
 Anchor = Literal["sound", "image"]
@@ -295,7 +295,7 @@ class PairedDataset(Dataset):
     def partner(self, index: int, frame: int) -> int:
         """Row of the item's partner number `frame`: all differ while the class has that many."""
         pool = self._pools[self.label(index)]
-        order = torch.randperm(len(pool), generator=stream(self.seed, index, "partner"))
+        order = torch.randperm(len(pool), generator=generator(self.seed, index, "partner"))
         return pool[int(order[frame % len(pool)])]
 
     def sample(self, index: int, frame: int) -> Sample:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,10 +22,8 @@ from equiav.data.manifest import Source
 from equiav.data.pool import Failure, run_isolated
 from equiav.data.sources import find_sources, ordered
 from equiav.errors import DataError
-from equiav.files import locked
+from equiav.io import duration, locked, write_json
 from equiav.media import CLIP_SECONDS, FRAMES, Limits
-from equiav.progress import duration
-from equiav.provenance import write_json
 
 __all__ = ["Summary", "find_sources", "prepare"]
 
@@ -136,7 +135,9 @@ def _copies(listed: Sequence[Source], say: Callable[[str], None]) -> dict[int, s
     alike: dict[tuple[int, float, float | None], list[int]] = {}
     for number, source in enumerate(listed):
         with contextlib.suppress(OSError):
-            alike.setdefault((source.path.stat().st_size, source.start, source.seconds), []).append(number)
+            found = source.path.stat()
+            if stat.S_ISREG(found.st_mode):  # reading a pipe or a device would never end
+                alike.setdefault((found.st_size, source.start, source.seconds), []).append(number)
     suspects = [number for group in alike.values() if len(group) > 1 for number in group]
     if suspects:
         say(f"comparing {len(suspects)} files of equal size")

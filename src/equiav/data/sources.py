@@ -71,8 +71,8 @@ def _text(name: str) -> str:
 
 def _in_folder(folder: Path, suffixes: frozenset[str]) -> Iterator[Source]:
     for path in folder.rglob("*"):
-        # Pipes and devices would block for ever: only files are media.
-        if path.suffix.lower() in suffixes and path.is_file():
+        # Pipes and devices are listed, never opened: they end up among what was skipped, with the reason.
+        if path.suffix.lower() in suffixes and path.exists() and not path.is_dir():
             yield Source(name=_text(path.relative_to(folder).as_posix()), path=path)
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from equiav.build import build_inputs, build_pipelines
 from equiav.config import Config
 from equiav.media import square
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.report import image_row, new_figure, spectrogram_row, value_table
 from equiav.types import AUDIO, VISUAL, DecodedClip
 
@@ -29,7 +29,7 @@ def augmentation_figure(clip: DecodedClip, config: Config, *, count: int = 6, se
     for row, (m, given) in enumerate(raw.items()):
         pipeline = pipelines[m]
         x = inputs[m].prepare(given)
-        draws = pipeline.sample(count, stream(seed, 0, f"show/{m}"))
+        draws = pipeline.sample(count, generator(seed, 0, f"show/{m}"))
         views = torch.cat([x, pipeline.apply(x.expand(count, -1, -1, -1), draws)])
         axes = [figure.add_subplot(grid[2 * row, i]) for i in range(count + 1)]
         if m == VISUAL:

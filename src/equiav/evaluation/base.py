@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from equiav.data import Dataset
-from equiav.files import write_whole
-from equiav.provenance import provenance, write_json
+from equiav.io import provenance, write_json, write_whole
 from equiav.report import write_page
 
 RESULTS, REPORT = "results.json", "report.html"
@@ -70,6 +69,7 @@ def _flat(tree: Any, place: str = "") -> list[tuple[str, float]]:
     return [(place, float(tree))] if isinstance(tree, int | float) else []
 
 
+@runtime_checkable
 class Evaluator(Protocol):
     """Measures a model on a dataset; used by the trainer, the demo, the command line and the tables alike."""
 

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from equiav.build import D_T, build_branch, encoder_size
 from equiav.config import Config
 from equiav.models import Branch, initialise
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Modality
 
 REPRESENTATIONS = (1, 4, 8, 16)
@@ -83,7 +83,7 @@ def cost_of(config: Config, modality: Modality, *, repeats: int = 5) -> Cost:
 @torch.inference_mode()
 def _milliseconds(config: Config, modality: Modality, repeats: int) -> tuple[float, dict[int, float]]:
     branch = build_branch(config, modality).eval()
-    initialise(branch, stream(config.seed, 0, "weights"))
+    initialise(branch, generator(config.seed, 0, "weights"))
     x, t = _inputs(config, modality, "cpu"), torch.zeros(1, 1, D_T[modality])
     h = branch.encode(x)
     encoder = _median(lambda: branch.encode(x), repeats)

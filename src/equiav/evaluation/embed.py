@@ -12,9 +12,9 @@ from equiav.data import Dataset, Subset, evaluation_batches
 from equiav.distributed import everyone, own_share
 from equiav.evaluation.base import Report, silent
 from equiav.inference import Banks, LoadedModel
+from equiav.io import Progress
 from equiav.media import encoder_inputs
 from equiav.models import Tokens
-from equiav.progress import Countdown
 from equiav.types import VISUAL, Embeddings, Modality
 
 BATCH = 64
@@ -42,7 +42,7 @@ def read_tokens(
     if wanted != dataset.modalities:  # what is not wanted is not decoded
         dataset = Subset(dataset, range(len(dataset)), wanted)
     first, last = own_share(len(dataset))
-    countdown = Countdown(-(-(last - first) // batch), report, what)
+    progress = Progress(-(-(last - first) // batch), report, what)
     network = model.model
     training = network.training
     network.eval()
@@ -50,7 +50,7 @@ def read_tokens(
     for done, loaded in enumerate(evaluation_batches(dataset, batch=batch, first=first, last=last, frame=frame), 1):
         for m, x in encoder_inputs(model.inputs, loaded.to(model.device), wanted).items():
             parts[m].append([kept.float().cpu() for kept in reader(m, network.encode(m, x))])
-        countdown.update(done)
+        progress.update(done)
     network.train(training)
     # Clones are ordinary tensors, free of inference mode: a probe can learn on them.
     return {m: [torch.cat(rows).clone() for rows in zip(*everyone(of), strict=True)] for m, of in parts.items()}

@@ -27,9 +27,9 @@ from equiav.evaluation.equivariance_scores import (
     rank_among_draws,
 )
 from equiav.inference import LoadedModel
+from equiav.io import Progress
 from equiav.media import normalise
 from equiav.models import Branch, Tokens
-from equiav.progress import Countdown
 from equiav.types import Modality
 
 DRAWS = 8  # per clip: a mean over them, and the pool in which a prediction looks for its own
@@ -172,13 +172,13 @@ def measure(
     inputs = build_inputs(loaded.config.audio)
     device = next(loaded.model.parameters()).device
     found: dict[Modality, list[Cosines]] = {m: [] for m in plans}
-    done, countdown = 0, Countdown(len(clips), say, "equivariance of clips")
+    done, progress = 0, Progress(len(clips), say, "equivariance of clips")
     for part in evaluation_batches(clips, batch=batch):
         for m, plan in plans.items():
             x = inputs.before_augmentation(part.to(device), m)
             found[m].append(one_batch(loaded.model[m], plan.rows(done, done + len(part)), x))
         done += len(part)
-        countdown.update(done)
+        progress.update(done)
     return {m: joined(parts) for m, parts in found.items()}
 
 

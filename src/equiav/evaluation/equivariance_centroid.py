@@ -19,10 +19,10 @@ from equiav.build import build_inputs
 from equiav.data import ClipDataset, evaluation_batches
 from equiav.evaluation.equivariance_scores import centred_cosine
 from equiav.inference import LoadedModel
+from equiav.io import Progress
 from equiav.media import normalise
 from equiav.models import Branch, centroid, mean_pool
-from equiav.progress import Countdown
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Modality
 
 REAL = 64  # really augmented inputs whose mean stands for h_rep
@@ -49,12 +49,14 @@ def approximation(
     inputs = build_inputs(loaded.config.audio)
     device = next(loaded.model.parameters()).device
     found: dict[Modality, list[Tensor]] = {m: [] for m in pipelines}
-    countdown = Countdown(len(clips), say, "centroids of clips")
+    progress = Progress(len(clips), say, "centroids of clips")
     for i, part in enumerate(evaluation_batches(clips, batch=1)):  # one clip fills the encoder with its views
         for m, pipeline in pipelines.items():
             x = inputs.before_augmentation(part.to(device), m)
-            found[m].append(one_clip(loaded.model[m], pipeline, x, stream(seed, i, f"equivariance/centroid/{m.value}")))
-        countdown.update(i + 1)
+            found[m].append(
+                one_clip(loaded.model[m], pipeline, x, generator(seed, i, f"equivariance/centroid/{m.value}"))
+            )
+        progress.update(i + 1)
     return {m.value: _record(loaded.model[m], torch.stack(rows).to(device)) for m, rows in found.items()}
 
 

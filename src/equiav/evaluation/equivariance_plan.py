@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from equiav.augment import Pipeline, PipelineDraw
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Modality
 
 
@@ -58,7 +58,7 @@ def make_plan(pipeline: Pipeline, m: Modality, *, clips: int, draws: int, seed: 
     """All randomness of one modality; without `parts` only the full draws."""
 
     def source(purpose: str) -> torch.Generator:
-        return stream(seed, 0, f"equivariance/{purpose}/{m.value}")
+        return generator(seed, 0, f"equivariance/{purpose}/{m.value}")
 
     full = pipeline.sample(clips * draws, source("full"))
     names = tuple(pipeline.parts) if parts else ()

@@ -24,12 +24,11 @@ from equiav.errors import ConfigError, DataError, EquiAVError, ShapeError
 from equiav.evaluation.base import Report, Results, silent
 from equiav.evaluation.embed import read_tokens
 from equiav.evaluation.examples import ASSETS, Examples, pixels
-from equiav.files import write_whole
 from equiav.inference import LoadedModel
+from equiav.io import Progress, write_whole
 from equiav.media import HOP_SECONDS, decode, normalise, square, to_float
 from equiav.models import Branch, EquiAV
-from equiav.progress import Countdown
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.report import heat_overlay, image_png, outlined, wav
 from equiav.types import AUDIO, VISUAL, DecodedClip
 
@@ -292,21 +291,21 @@ class Localisation:
         (z_a,) = read_tokens(model, clips, embed, modalities=(AUDIO,))[AUDIO]
         asked = {"sound": z_a, "other sound": z_a[partners(len(clips), self.seed)]}
         maps: dict[str, list[Tensor]] = {name: [] for name in asked}
-        countdown = Countdown(len(clips), self.report, "localising clips")
+        progress = Progress(len(clips), self.report, "localising clips")
         for start in range(0, len(clips), BATCH):
             rows = range(start, min(start + BATCH, len(clips)))
             frames = torch.stack([clips.part(i, clips.frames // 2, (VISUAL,)).inputs[VISUAL] for i in rows])
             x = model.frames(frames.to(model.device))
             for name, z in asked.items():
                 maps[name].append(heat_maps(model, x, z[start : start + len(rows)], method))
-            countdown.update(rows[-1] + 1)
+            progress.update(rows[-1] + 1)
         whole = {name: torch.cat(parts) for name, parts in maps.items()}
         return whole | {"centre": centre_prior(*whole["sound"].shape[1:]).expand_as(whole["sound"])}
 
 
 def partners(count: int, seed: int) -> Tensor:
     """For every clip another one, drawn as a single cycle so that nobody gets their own."""
-    order = torch.randperm(count, generator=stream(seed, 0, "other sound"))
+    order = torch.randperm(count, generator=generator(seed, 0, "other sound"))
     partner = torch.empty_like(order)
     partner[order] = order.roll(1)
     return partner
@@ -369,7 +368,7 @@ def nearest_transformation(
     if not model.uses_banks or config.augment.layout != "paper":
         raise ConfigError("the nearest transformation needs a model trained with equivariant embeddings and our layout")
     pipeline, branch = build_pipelines(config)[VISUAL], _branch(model)
-    draws = pipeline.sample(vectors, stream(seed, 0, "representative"))
+    draws = pipeline.sample(vectors, generator(seed, 0, "representative"))
     t = pipeline.encode(draws).to(model.device)
     x = to_float(frame[None]).to(model.device)
     h_hat = branch.u(branch.encode(normalise(x)), t[None])  # (1, vectors, width)
@@ -411,7 +410,7 @@ def localise_files(
             raise DataError(f"{audio}: has no sound")
     paths = {source.stem: source} if source.is_file() else named_apart(find_sources(source))
     clips, skipped = [], []
-    countdown = Countdown(len(paths), report, "localising files")
+    progress = Progress(len(paths), report, "localising files")
     for number, (name, path) in enumerate(paths.items(), 1):
         try:
             shown = decode(path, frames=frames, **how)
@@ -421,7 +420,7 @@ def localise_files(
             if source.is_file():
                 raise
             skipped.append({"path": str(path), "reason": str(error).removeprefix(f"{path}: ")})
-        countdown.update(number)
+        progress.update(number)
     if not clips:
         raise DataError(
             f"{source}: none of its {len(paths)} files can be used; {skipped[0]['path']}: {skipped[0]['reason']}"

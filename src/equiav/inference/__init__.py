@@ -2,11 +2,10 @@
 
 from equiav.inference.classifier import LoadedClassifier, load_classifier
 from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError
-from equiav.inference.model import BANK, Banks, LoadedModel, from_checkpoint, load_model, save_model, with_banks
+from equiav.inference.model import Banks, LoadedModel, from_checkpoint, load_model, with_banks
 from equiav.inference.windows import Window
 
 __all__ = [
-    "BANK",
     "Banks",
     "Embedded",
     "Embedder",
@@ -18,6 +17,5 @@ __all__ = [
     "from_checkpoint",
     "load_classifier",
     "load_model",
-    "save_model",
     "with_banks",
 ]

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equiav.checkpoint import Digest
 from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
 from equiav.inference.items import Picture, Sound, Video, excerpt, film, frames_of, kind_of, waveform_of
 from equiav.inference.model import LoadedModel
@@ -76,7 +77,7 @@ class Embedder:
         self._inputs = model.inputs
 
     @property
-    def digest(self) -> str:
+    def digest(self) -> Digest:
         """Which model made the vectors."""
         return self.model.digest
 

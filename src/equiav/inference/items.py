@@ -143,7 +143,7 @@ def frames_of(item: Any, *, start: float, seconds: float, limits: Limits | None 
 def read_picture(path: Path) -> NDArray[np.uint8]:
     """A picture file (H, W, 3), upright."""
     if not path.is_file():
-        raise MediaError(path, "no such file")
+        raise MediaError(path, "not a regular file" if path.exists() else "no such file")
     try:
         with Image.open(path) as image:
             check_size(path, image.width, image.height, Limits())

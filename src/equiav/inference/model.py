@@ -1,9 +1,7 @@
-"""A trained model with its recipe and its banks: loading, saving, and the digest that tells one from another."""
+"""A trained model with its recipe and its banks: loading, and the digest that tells one from another."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equiav.build import build_bank, build_inputs, build_model, modalities_of
-from equiav.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from equiav.build import build_bank, build_inputs, build_model
+from equiav.checkpoint import Checkpoint, Digest, load_checkpoint, model_digest
 from equiav.config import Config
 from equiav.errors import CheckpointError, EquiAVError, WeightsError
 from equiav.media import Inputs, square
 from equiav.models import EmbeddingModel, load_strict
 from equiav.types import VISUAL, Modality
 
-BANK = "bank."
 Banks = Mapping[Modality, Tensor]
 
 
@@ -60,17 +57,9 @@ class LoadedModel:
         return self.config.objective.representation == "centroid"
 
     @cached_property
-    def digest(self) -> str:
+    def digest(self) -> Digest:
         """The same for models that give the same embeddings: of weights, banks, and what else decides them."""
-        config = self.config
-        facts = [config.model, config.audio, config.visual]
-        digest = hashlib.sha256(json.dumps([part.model_dump(mode="json") for part in facts]).encode())
-        digest.update(config.objective.representation.encode())
-        banks = {BANK + m: bank for m, bank in self.banks.items()}
-        for name, tensor in sorted({**self.model.state_dict(), **banks}.items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()
+        return model_digest(self.config, self.model.state_dict(), self.banks)
 
     @torch.inference_mode()
     def embed(self, modality: Modality, x: Tensor) -> Tensor:
@@ -101,17 +90,15 @@ def load_model(path: str | Path, device: str = "cpu") -> LoadedModel:
 def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> LoadedModel:
     """The model of a checkpoint already read; `path` is for messages."""
     _check_device(device)
-    banks = {m: checkpoint.weights.get(BANK + m) for m in modalities_of(checkpoint.config)}
-    weights = {key: value for key, value in checkpoint.weights.items() if not key.startswith(BANK)}
     model = build_model(checkpoint.config)
     try:
-        load_strict(model, weights, str(path))
+        load_strict(model, checkpoint.weights, str(path))
     except WeightsError as error:
         raise CheckpointError(str(error)) from error
-    kept = {m: bank.to(device) for m, bank in banks.items() if bank is not None}
-    if len(kept) < len(banks):
+    banks = {m: checkpoint.banks[m].to(device) for m in model.modalities if m in checkpoint.banks}
+    if len(banks) < len(model.modalities):
         raise CheckpointError(f"{path}: lacks its banks of augmentation vectors")
-    return LoadedModel(model.to(device).eval(), checkpoint.config, kept, checkpoint.meta)
+    return LoadedModel(model.to(device).eval(), checkpoint.config, banks, checkpoint.meta)
 
 
 def _check_device(device: str) -> None:
@@ -119,16 +106,3 @@ def _check_device(device: str) -> None:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:  # whichever the build of torch prefers
         raise EquiAVError(f"device {device!r}: this machine, or this build of torch, has none; try cpu") from error
-
-
-def save_model(
-    path: Path,
-    config: Config,
-    weights: dict[str, Tensor],
-    meta: dict[str, Any],
-    *,
-    state: dict[str, Tensor] | None = None,
-) -> None:
-    """Writes a checkpoint of EquiAV weights together with the banks that evaluation will use."""
-    banks = {BANK + m: build_bank(config, m) for m in modalities_of(config)}
-    save_checkpoint(path, config, {**weights, **banks}, meta, state=state)

@@ -62,7 +62,7 @@ def short(error: BaseException) -> str:
 def open_container(path: Path, limits: Limits) -> Any:
     """The file as FFmpeg sees it; never a network address, a list of other files, or a device."""
     if not path.is_file():
-        raise MediaError(path, "no such file")
+        raise MediaError(path, "not a regular file" if path.exists() else "no such file")
     options = {"protocol_whitelist": "file", "max_pixels": str(limits.pixels)}
     try:
         with path.open("rb") as file:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from equiav.errors import DataError
@@ -15,6 +15,7 @@ from equiav.media.spectrogram import FilterBank, standardise
 from equiav.types import Batch, Modality
 
 
+@runtime_checkable
 class InputTransform(Protocol):
     """How the raw input of one modality becomes what augmentations act on, and then what its encoder takes."""
 
@@ -61,7 +62,7 @@ class ShortAudio(DataError):
 class ImageInput:
     """Square frames (N, 3, H, W) in uint8 as floats in [0, 1], then normalised with ImageNet's statistics."""
 
-    def prepare(self, raw: UInt8[Tensor, "n 3 h w"], lengths: Tensor | None = None) -> Float[Tensor, "n 3 h w"]:
+    def prepare(self, raw: Shaped[Tensor, "n 3 h w"], lengths: Tensor | None = None) -> Float[Tensor, "n 3 h w"]:
         """Floats in [0, 1]; what is float already (mixed frames) stays as it is."""
         return raw if raw.is_floating_point() else to_float(raw)
 

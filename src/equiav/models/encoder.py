@@ -88,7 +88,7 @@ class Encoder(nn.Module, ABC):
             paths: weights of drop path, as drawn by `draw_path`; only for encoders with `layers`.
         """
 
-    def views(self, x: Tensor, x_aug: Tensor, tokens: Chosen | None = None) -> tuple[Tokens, Tokens]:
+    def views(self, x: Tensor, x_aug: Tensor, tokens: Int[Tensor, "twice kept"] | None = None) -> tuple[Tokens, Tokens]:
         """h = f(x) and h' = f(x'), both views in one pass; `tokens` are those of x, then those of x'."""
         if x.shape != x_aug.shape:
             raise ShapeError(f"the two views differ in shape: {tuple(x.shape)} and {tuple(x_aug.shape)}")
@@ -182,7 +182,7 @@ class ViT(Encoder):
         """Tokens h = f(x), Eq. (3)."""
         return self.norm(self.trunk(x, tokens, paths))  # type: ignore[no-any-return]
 
-    def views(self, x: Tensor, x_aug: Tensor, tokens: Chosen | None = None) -> tuple[Tokens, Tokens]:
+    def views(self, x: Tensor, x_aug: Tensor, tokens: Int[Tensor, "twice kept"] | None = None) -> tuple[Tokens, Tokens]:
         """h = f(x) and h' = f(x'), Eq. (3), both views in one pass; `tokens` are those of x, then those of x'."""
         if self.norm_augmented is None:
             return super().views(x, x_aug, tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ Outputs = Mapping[str, Tensor]
 LOG = "log/"
 
 
+@runtime_checkable
 class Draws(Protocol):
     """All randomness of one step, for the global batch."""
 

@@ -17,7 +17,7 @@ from equiav.errors import DataError
 from equiav.media import Inputs, prepare_batch
 from equiav.models import Classifier, draw_path
 from equiav.objectives.base import LOG, Objective, Outputs
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Batch, Modality
 
 
@@ -80,9 +80,9 @@ class ClassificationObjective(Objective):
         """Augmentations and drop path for a global batch, one generator per purpose."""
         drawn, paths = {}, {}
         for m in self.model.modalities:
-            drawn[m] = self.augment[m].sample(count, stream(seed, step, f"augment/{m}"))
+            drawn[m] = self.augment[m].sample(count, generator(seed, step, f"augment/{m}"))
             depth = len(self.model.encoder(m).layers()) - 2  # blocks: patches and final norm are groups of their own
-            path = draw_path(count, depth, self.drop_path, stream(seed, step, f"drop-path/{m}"))
+            path = draw_path(count, depth, self.drop_path, generator(seed, step, f"drop-path/{m}"))
             if path is not None:
                 paths[m] = path
         return ClassifierDraws(drawn, paths)

@@ -18,7 +18,7 @@ from equiav.losses import IntraLoss, equiav, info_nce, nt_xent
 from equiav.media import Inputs, prepare_batch
 from equiav.models import Chosen, EquiAV, Tokens, draw_tokens, mean_pool
 from equiav.objectives.base import LOG, Objective, Outputs, effective_rank, uniformity
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.types import Batch, Modality
 
 Intra = Literal["equivariant", "invariant", "none"]
@@ -121,12 +121,12 @@ class EquiAVObjective(Objective):
         drawn = {}
         for m in self.model.modalities:
             pipeline = self.augment[m]
-            rng = stream(seed, step, f"tokens/{m}")
+            rng = generator(seed, step, f"tokens/{m}")
             kept = draw_tokens(count * len(VIEWS), self.model[m].f.tokens, self.keep_tokens, rng)
             drawn[m] = ModalityDraws(
-                pipeline.sample(count, stream(seed, step, f"intra/{m}")),
-                pipeline.sample(count, stream(seed, step, f"second/{m}")),
-                pipeline.vectors(count, self.representations, stream(seed, step, f"inter/{m}")),
+                pipeline.sample(count, generator(seed, step, f"intra/{m}")),
+                pipeline.sample(count, generator(seed, step, f"second/{m}")),
+                pipeline.vectors(count, self.representations, generator(seed, step, f"inter/{m}")),
                 None if kept is None else kept.view(count, len(VIEWS), -1),
             )
         return StepDraws(drawn)

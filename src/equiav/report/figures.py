@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from equiav.files import write_whole
+from equiav.io import write_whole
 
 Array = NDArray[np.float32] | NDArray[np.uint8]
 Interval = tuple[float, float, float]  # mean, low, high

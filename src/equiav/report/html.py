@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.files import write_whole
+from equiav.io import write_whole
 from equiav.report.images import data_uri, wav
 
 STYLE = """

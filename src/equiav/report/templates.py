@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from equiav.files import write_whole
+from equiav.io import write_whole
 from equiav.report import figures
 from equiav.report.images import data_uri
 

@@ -26,10 +26,9 @@ from equiav.data import (
 )
 from equiav.data import Index as Prepared
 from equiav.errors import DataError, EquiAVError, MediaError
-from equiav.files import write_whole
 from equiav.inference import Embedder
 from equiav.inference.items import PICTURES, read_picture, resampled
-from equiav.progress import duration
+from equiav.io import duration, write_whole
 from equiav.search.index import INDEX, THUMBNAILS, Index
 from equiav.search.media import PREPARED, SPLIT
 from equiav.search.records import Entry

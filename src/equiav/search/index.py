@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equiav.checkpoint import same_model
 from equiav.errors import DataError
 from equiav.inference import LoadedModel
 from equiav.inference.embedder import joint
-from equiav.provenance import write_json
+from equiav.io import write_json
 from equiav.search.filters import Filter, parse_filters
 from equiav.search.records import SIDES, Among, Entry, Hit, Query, Side, default_among
 from equiav.search.store import Found, Store
@@ -114,7 +115,7 @@ class Index:
 
     def check_model(self, digest: str) -> None:
         """Refuses vectors of another checkpoint: they lie in another space."""
-        if digest != self.digest:
+        if not same_model(digest, self.digest):
             raise DataError(
                 f"{self.folder} was made by checkpoint {self.digest[:12]}, these vectors by {digest[:12]}; "
                 "use that checkpoint (--model), or make a new index"

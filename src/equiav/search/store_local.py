@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.errors import DataError
-from equiav.files import locked
+from equiav.io import locked
 from equiav.search import compressed
 from equiav.search.columns import Column
 from equiav.search.filters import Filter, tags

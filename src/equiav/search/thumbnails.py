@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from equiav.files import write_whole
+from equiav.io import write_whole
 from equiav.search.records import Entry
 
 SIDE = 256
@@ -40,7 +40,7 @@ class Thumbnails:
         image.thumbnail((2 * SIDE, SIDE))
         buffer = BytesIO()
         image.save(buffer, "JPEG", quality=QUALITY)
-        write_whole(self.place(entry.id), buffer.getvalue())
+        write_whole(self.place(entry.id), buffer.getvalue(), sync=False)  # too many to wait for each
 
     def remove(self, id: str) -> None:
         """Forgets the picture of an entry."""

@@ -6,7 +6,7 @@ from equiav.training.log import LOG, cut_log
 from equiav.training.mixup import draw_mixing, mix_batch
 from equiav.training.optim import WarmupCosine, adamw, layer_scales, set_lr
 from equiav.training.step import Step, StepOutput, prefetch
-from equiav.training.trainer import Outcome, Trainer, autocast_type, choose_device
+from equiav.training.trainer import Outcome, Trainer, autocast_type, choose_device, run_lock
 
 __all__ = [
     "LOG",
@@ -28,6 +28,7 @@ __all__ = [
     "layer_scales",
     "mix_batch",
     "prefetch",
+    "run_lock",
     "run_on_cores",
     "set_lr",
     "train_on_cores",

@@ -28,11 +28,11 @@ from equiav.evaluation import RESULTS, Classification, Results, metrics_line
 from equiav.inference import LoadedClassifier, load_classifier
 from equiav.models import Classifier, load_strict
 from equiav.objectives import ClassificationObjective
-from equiav.randomness import stream
+from equiav.randomness import generator
 from equiav.training.log import RunLog
 from equiav.training.mixup import Mixing, draw_mixing, mix_batch
 from equiav.training.optim import layer_scales
-from equiav.training.trainer import Outcome, Report, Trainer, Weights, choose_device, log
+from equiav.training.trainer import Outcome, Report, Trainer, Weights, choose_device, log, run_lock
 from equiav.types import Batch
 
 UNDEFINED = -1.0  # stands for a score without a value: below all that have one, and JSON can hold it
@@ -52,7 +52,7 @@ class Finetuner(Trainer):
         self.splits = splits
         self.best: dict[str, Any] | None = None
         objective = build_classification(config)
-        scales = layer_scales(objective, objective.model, decay=self.tune.layer_decay, head=self.tune.head_rate)
+        scales = layer_scales(objective, objective.model, decay=self.tune.layer_decay, head=self.tune.head_lr_scale)
         super().__init__(
             config, out, report,
             objective=objective, dataset=splits.train, validation=splits.validation, lr_scales=scales,
@@ -68,8 +68,8 @@ class Finetuner(Trainer):
 
     def _mixing(self, step: int) -> Mixing:
         """Who is mixed with whom in the global batch of a step: the loader and the objective both ask."""
-        generator = stream(self.config.seed, step, "mixup")
-        return draw_mixing(self.config.train.batch, self.tune.mixup, self.tune.mixup_beta, generator)
+        rng = generator(self.config.seed, step, "mixup")
+        return draw_mixing(self.config.train.batch, self.tune.mixup, self.tune.mixup_beta, rng)
 
     def _further_rows(self, step: int) -> list[int]:
         return self._mixing(step).further_rows(*self._rows())
@@ -194,11 +194,12 @@ def finetune(config: Config, out: Path, report: Report = log.info) -> Finetuned:
     if rank() == 0:
         for line in notices:
             report(f"note: {line}")
-    run = Finetuner(config, splits, out, report)
-    if run.step and rank() == 0:
-        report(f"resuming {out} at step {run.step} of {run.total}")
-    outcome = run.run()
-    results = None if outcome.interrupted or splits.test is None else evaluate_test(splits, out, report)
+    with run_lock(out):
+        run = Finetuner(config, splits, out, report)
+        if run.step and rank() == 0:
+            report(f"resuming {out} at step {run.step} of {run.total}")
+        outcome = run.run()
+        results = None if outcome.interrupted or splits.test is None else evaluate_test(splits, out, report)
     return Finetuned(outcome, run.best, results)
 
 
@@ -224,15 +225,16 @@ def finetune_folds(config: Config, out: Path, report: Report = log.info) -> Resu
     _, tune = finetuning_sections(config)
     if not isinstance(config.data, ShardsConfig):
         raise ConfigError("--folds needs a prepared folder or a published set (data.kind: shards)")
-    folder = _prepared(Path(config.data.path), out / PREPARED, report)
     found = {}
-    for fold in _folds(folder):
-        data = config.data.model_copy(update={"path": str(folder), "fold": fold})
-        done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, report))
-        if done.outcome.interrupted:
-            return None
-        assert done.results is not None  # a fold always has test clips
-        found[fold] = done.results["metrics"]
+    with run_lock(out):
+        folder = _prepared(Path(config.data.path), out / PREPARED, report)
+        for fold in _folds(folder):
+            data = config.data.model_copy(update={"path": str(folder), "fold": fold})
+            done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, report))
+            if done.outcome.interrupted:
+                return None
+            assert done.results is not None  # a fold always has test clips
+            found[fold] = done.results["metrics"]
     record: dict[str, Any] = {"task": "folds", "metric": tune.metric, "weights": config.weights or "none: from scratch"}
     record |= {"folds": found, "mean": _mean(found), "seed": config.seed}
     lines = [f"fold {fold}: {metrics_line(metrics)}" for fold, metrics in found.items()]

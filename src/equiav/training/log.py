@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equiav.errors import TrainingError
-from equiav.files import write_whole
-from equiav.progress import duration
+from equiav.io import duration, write_whole
 
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"

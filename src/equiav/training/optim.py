@@ -48,7 +48,7 @@ def adamw(
     betas: tuple[float, float],
     scales: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
-    """AdamW over everything trainable; fused where the build has it. `scales` multiply the learning rate, by parameter name."""
+    """AdamW over everything trainable, fused where the build has it; `scales` multiply the lr by parameter name."""
     groups: dict[float, dict[str, Any]] = {}
     for name, parameter in trainable(model).items():
         scale = (scales or {}).get(name, 1.0)

@@ -7,7 +7,8 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,13 +19,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from equiav.build import build_dataset, build_model, build_objective, build_schedule
-from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state
+from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state, save_model
 from equiav.config import Config
 from equiav.data import Dataset, Schedule, training_batches
 from equiav.distributed import broadcast_flag, everyone, gather, rank, world_size
-from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError, TrainingError
+from equiav.errors import Busy, CheckpointError, ConfigError, DataError, EquiAVError, TrainingError
 from equiav.evaluation import Evaluator, Retrieval
-from equiav.inference import BANK, LoadedModel, save_model, with_banks
+from equiav.inference import LoadedModel, with_banks
+from equiav.io import locked
 from equiav.models import load_strict
 from equiav.objectives import Objective
 from equiav.training.log import Progress, RunLog
@@ -43,6 +45,7 @@ log = logging.getLogger(__name__)
 
 Report = Callable[[str], None]
 Weights = dict[str, Tensor]
+LOCK = ".training.lock"
 RAW = "raw."  # weights as trained, kept in the state where the checkpoint's own are the moving average
 CLIPS_NAMED = 8
 
@@ -70,6 +73,33 @@ def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
     return None
 
 
+def prepare_folder(out: Path) -> None:
+    """Makes the folder of a run and tries to write there, before anything expensive."""
+    try:
+        (out / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        probe = out / f".probe-{rank()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise TrainingError(f"{out}: cannot be written ({error.strerror})") from error
+
+
+@contextmanager
+def run_lock(out: Path) -> Iterator[None]:
+    """One run at a time in a folder: its first process takes the lock, and where it cannot all raise Busy."""
+    prepare_folder(out)
+    with ExitStack() as stack:
+        refused = []
+        if rank() == 0:
+            try:
+                stack.enter_context(locked(out, LOCK))
+            except Busy as error:
+                refused.append(str(error))
+        for reason in everyone(refused):
+            raise Busy(f"{reason}; wait for it, or choose another --out")
+        yield
+
+
 class Trainer:
     """Trains one recipe into one folder; `report` receives progress lines.
 
@@ -93,7 +123,7 @@ class Trainer:
     ) -> None:
         self.config, self.out, self.report, self.evaluators = config, out, report, evaluators
         self._check_recipe()
-        self._prepare_folder()
+        prepare_folder(out)
         self.clips = build_dataset(config, "train") if dataset is None else dataset
         self.validation = self._validation() if validation is None else validation
         self.schedule: Schedule = build_schedule(config, self.clips)
@@ -104,9 +134,9 @@ class Trainer:
         train, optim, per_epoch = config.train, config.optim, self.schedule.steps_per_epoch
         self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
         warmup = optim.warmup_steps if optim.warmup_steps is not None else round((optim.warmup_epochs or 0) * per_epoch)
-        self.lr = WarmupCosine(optim.rate, self.total, warmup, optim.start_rate, optim.final_rate)
+        self.lr = WarmupCosine(optim.lr, self.total, warmup, optim.start_lr, optim.final_lr)
         self.optimiser = adamw(
-            self.objective, lr=optim.rate, weight_decay=optim.weight_decay, betas=optim.betas, scales=lr_scales
+            self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=lr_scales
         )
         self.autocast = autocast_type(train.precision, self.device)
         self.module: nn.Module = self.objective  # under DDP once the loop begins
@@ -123,16 +153,6 @@ class Trainer:
             raise ConfigError("augment.layout: the released layout is for using imported checkpoints; train with paper")
         if config.model.encoder.norm_augmented and config.objective.intra != "equivariant":
             raise ConfigError("model.encoder.norm_augmented: only intra equivariant has an augmented view of its own")
-
-    def _prepare_folder(self) -> None:
-        """Makes the folder of the run and tries to write there, before anything expensive."""
-        try:
-            (self.out / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-            probe = self.out / f".probe-{rank()}"
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise TrainingError(f"{self.out}: cannot be written ({error.strerror})") from error
 
     def _validation(self) -> Dataset | None:
         """Read at the start: a run must not find out at its end that there is nothing to validate on."""
@@ -166,7 +186,7 @@ class Trainer:
             raise CheckpointError(f"{self.out}: processes see different checkpoints; it must be a folder they share")
         state = load_state(path)
         raw = {k.removeprefix(RAW): v for k, v in state.items() if k.startswith(RAW)}
-        weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
+        weights = checkpoint.weights
         load_strict(self.model, raw or weights, str(path))
         restore_optimiser(self.objective, self.optimiser, state)
         if self.average is not None:
@@ -177,7 +197,7 @@ class Trainer:
     def _start_from(self, path: Path) -> None:
         """Loads the recipe's starting weights."""
         checkpoint = load_checkpoint(path)
-        weights = {k: v for k, v in checkpoint.weights.items() if not k.startswith(BANK)}
+        weights = checkpoint.weights
         if checkpoint.meta.get("kind") == "mae":  # gives encoders; predictor and heads stay as the recipe draws them
             own = self.model.state_dict()
             encoders = tuple(f"{m}.f." for m in self.objective.model.modalities)  # type: ignore[union-attr]

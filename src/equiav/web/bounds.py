@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from equiav.progress import duration
+from equiav.io import duration
 
 MEGABYTE = 1 << 20
 

@@ -13,7 +13,7 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.build_data import build_clips
+from equiav.build import build_dataset
 from equiav.data import WorldDataset
 from equiav.errors import EquiAVError
 from equiav.inference import Embedder
@@ -45,7 +45,7 @@ def _scenes(run: Path, embedder: Embedder) -> WorldDataset:
     config = embedder.model.config
     if config.data.kind != "world":
         raise EquiAVError(f"{run}: a model, not an index; make one with: equiav index YOUR_CLIPS OUT --model {run}")
-    clips = build_clips(config, "test")
+    clips = build_dataset(config, "test")
     assert isinstance(clips, WorldDataset)
     return WorldDataset(dataclasses.replace(clips.world, size=SIDE), clips.start, min(len(clips), SCENES))
 

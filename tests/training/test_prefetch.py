@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from equiav.training import on_device
+from equiav.training import prefetch
 from equiav.types import Batch
 
 CPU = torch.device("cpu")
@@ -13,10 +13,10 @@ LOG = []
 
 
 def batch(number):
-    return Batch((str(number),), torch.full((1, 8), float(number)), torch.tensor([8]), torch.zeros(1, 3, 4, 4).byte())
+    return Batch((str(number),), {"audio": torch.full((1, 8), float(number))}, {"audio": torch.tensor([8])})
 
 
-def test_all_batches_in_order_one_ahead():
+def test_all_batches_in_order():
     asked = []
 
     def source():
@@ -25,17 +25,17 @@ def test_all_batches_in_order_one_ahead():
             yield batch(number)
 
     seen = []
-    for one in on_device(source(), CPU):
-        seen.append((one.names[0], asked[-1]))
-    assert seen == [("0", 1), ("1", 2), ("2", 3), ("3", 3)]
-    assert list(on_device([], CPU)) == []
+    for one in prefetch(source(), CPU):
+        seen.append((one.ids[0], asked[-1]))
+    assert seen == [("0", 0), ("1", 1), ("2", 2), ("3", 3)]  # nothing to overlap with on a CPU
+    assert list(prefetch([], CPU)) == []
 
 
 class Told(Batch):
     """A batch that writes down when it is copied."""
 
     def to(self, device):
-        LOG.append(("copy", self.names[0], device.type))
+        LOG.append(("copy", self.ids[0], device.type))
         return self
 
 
@@ -77,13 +77,10 @@ def log(monkeypatch):
 
 def test_on_a_gpu_the_next_copy_begins_before_the_step_and_only_its_own_is_waited_for(log):
     given = [batch(number) for number in range(2)]
-    for one in on_device([Told(b.names, b.waveforms, b.lengths, b.frames) for b in given], torch.device("cuda")):
-        log.append(("step", one.names[0]))
+    for one in prefetch([Told(b.ids, b.inputs, b.lengths) for b in given], torch.device("cuda")):
+        log.append(("step", one.ids[0]))
     copied = ["on the copies' stream", ("copy", "0", "cuda"), "back"]
-    held = [
-        ("held by", torch.cuda.current_stream(None), x.shape)
-        for x in (given[0].waveforms, given[0].lengths, given[0].frames)
-    ]
+    held = [("held by", torch.cuda.current_stream(None), x.shape) for x in given[0].tensors()]
     assert log == [
         *copied, copied[0], ("copy", "1", "cuda"), copied[2],
         ("wait for copy", "0"), *held, ("step", "0"),

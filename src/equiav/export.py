@@ -1,0 +1,381 @@
+"""A model to give away: its towers as ONNX, its weights, its recipe and a card, in one folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import yaml
+from torch import Tensor, nn
+
+from equiav.build import build_filter_bank, encoder_size
+from equiav.checkpoint import CHECKPOINTS, Checkpoint, load_checkpoint, resolve, save_checkpoint
+from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig, parse_config
+from equiav.data import World
+from equiav.errors import CheckpointError, EquiAVError
+from equiav.inference import LoadedModel, from_checkpoint
+from equiav.io import write_whole
+from equiav.media import LOG_FLOOR, standardise
+from equiav.types import AUDIO, VISUAL, Modality
+
+NEEDED = ("onnx", "onnxscript", "onnxruntime")
+OPSET = 20  # the first whose Fourier transform takes its axis as an input
+TOLERANCE = 1e-4
+INPUTS = {AUDIO: "waveforms", VISUAL: "pictures"}
+OUTPUT = "embeddings"
+BATCHES = (1, 3)
+CARD, RESULTS = "README.md", "results.json"
+PATHS = ("path", "train", "validation", "test", "weights")  # keys of a recipe that name files of this machine
+# Facts about a measurement, not measurements.
+APART = ("provenance", "checkpoint", "seed", "bank_seed", "steps", "seconds_of_training", "queries", "gallery", "pool")
+
+
+def export(
+    source: Path,
+    out: Path,
+    *,
+    onnx: bool = True,
+    licence: str = "apache-2.0",
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Graph]:
+    """Writes weights, recipe, card and (with `onnx`) both towers into `out`; whole or not at all."""
+    if out.exists():
+        raise EquiAVError(f"{out}: exists already; name a new place")
+    if onnx:
+        require_onnx()
+    checkpoint = load_checkpoint(source)
+    if checkpoint.config.classifier is not None:
+        raise CheckpointError(f"{source}: holds a classifier, not a model with a shared space")
+    checkpoint = replace(checkpoint, config=shareable(checkpoint.config))
+    draft = out.with_name(f".{out.name}.{os.getpid()}.draft")
+    try:
+        save_checkpoint(draft, checkpoint.config, checkpoint.weights, checkpoint.meta, banks=checkpoint.banks)
+        graphs = []
+        if onnx:
+            loaded = from_checkpoint(checkpoint, draft)
+            for modality in (AUDIO, VISUAL):
+                report(f"writing and checking {modality}.onnx")
+                graphs.append(write_graph(loaded, modality, draft / f"{modality}.onnx"))
+        results = found_results(source, resolve(source))
+        write_whole(draft / CARD, card(checkpoint, out.name, graphs, results, licence))
+        draft.rename(out)
+    except OSError as error:
+        raise EquiAVError(f"{out}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return [Graph(out / g.file.name, g.modality, g.difference, g.compared) for g in graphs]
+
+
+def shareable(config: Config) -> Config:
+    """The recipe with files and folders by their names alone: where they lay says nothing to anybody else."""
+    tree = config.model_dump(mode="json")
+    for section in (tree["data"], tree):
+        for key in PATHS:
+            if isinstance(section.get(key), str):
+                section[key] = Path(section[key]).name
+    return parse_config(tree, "the exported recipe")
+
+
+class AudioTower(nn.Module):
+    """Waveforms (N, samples) in [-1, 1] to unit embeddings (N, D), filter bank and bank of vectors included.
+
+    What `FilterBank` does for waveforms of one length, without the checks and portions that a graph cannot hold.
+    """
+
+    bank: Tensor
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__()
+        self.model = loaded.model
+        self.register_buffer("bank", loaded.banks[AUDIO])
+        self.audio = loaded.config.audio
+        self.filter_bank = build_filter_bank(self.audio)
+
+    def forward(self, waveforms: Tensor) -> Tensor:
+        """Embeddings of waveforms that are all of one length; longer than the model listens to are cut."""
+        bank = self.filter_bank
+        used = bank.window + bank.hop * (bank.frames - 1)
+        whole = (waveforms.shape[1] - bank.window) // bank.hop + 1
+        centred = waveforms - waveforms.mean(dim=1, keepdim=True)
+        energies = bank.energies(F.pad(centred, (0, used))[:, :used])
+        fill = LOG_FLOOR if bank.padding == "floor" else 0.0
+        keep = torch.arange(bank.frames, device=waveforms.device) < whole
+        energies = torch.where(keep[None, :, None], energies, fill)
+        spectrograms = standardise(energies, self.audio.mean, self.audio.std)[:, None]
+        return F.normalize(self.model.embed(AUDIO, spectrograms, self.bank), dim=1)
+
+
+class VisualTower(nn.Module):
+    """Frames (N, 3, side, side), uint8, to unit embeddings (N, D), normalisation and bank of vectors included."""
+
+    bank: Tensor
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__()
+        self.model, self.transform = loaded.model, loaded.inputs[VISUAL]
+        self.register_buffer("bank", loaded.banks[VISUAL])
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Embeddings of frames of the side that the model wants."""
+        return F.normalize(self.model.embed(VISUAL, self.transform.finish(frames.float() / 255), self.bank), dim=1)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One tower as a file, and how far from the model its embeddings were."""
+
+    file: Path
+    modality: Modality
+    difference: float  # largest absolute one over all embeddings compared
+    compared: int  # how many embeddings
+
+
+def require_onnx() -> None:
+    """Refuses, in one line, where the packages that write and run ONNX are not installed."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise EquiAVError(f"ONNX needs {', '.join(missing)}: pip install 'equiav[onnx]', or export with --no-onnx")
+
+
+def write_graph(loaded: LoadedModel, modality: Modality, file: Path) -> Graph:
+    """Writes one tower and checks it with onnxruntime; a graph that disagrees with the model is an error."""
+    _write(loaded, modality, file)
+    inputs = example_waveforms(loaded) if modality == AUDIO else example_frames(loaded)
+    difference = max(_difference(loaded, modality, file, x) for x in inputs)
+    if not difference <= TOLERANCE:
+        raise EquiAVError(f"{file.name}: its embeddings differ from the model's by {difference:.1e}; not exported")
+    return Graph(file, modality, difference, sum(len(x) for x in inputs))
+
+
+def _write(loaded: LoadedModel, modality: Modality, file: Path) -> None:
+    exported = (AudioTower(loaded) if modality == AUDIO else VisualTower(loaded)).eval()
+    name = INPUTS[modality]
+    example = (example_waveforms(loaded) if modality == AUDIO else example_frames(loaded))[-1]
+    dynamic: dict[int, object] = {0: torch.export.Dim("batch")}
+    if modality == AUDIO:
+        dynamic[1] = torch.export.Dim("samples", min=build_filter_bank(loaded.config.audio).window)
+    with _quiet(), torch.no_grad():
+        exported(example)  # constants that are made once and kept must not be made while tracing
+        torch.onnx.export(
+            exported, (example,), file, dynamo=True, opset_version=OPSET, dynamic_shapes=({**dynamic},),
+            input_names=[name], output_names=[OUTPUT], external_data=False, verbose=False,
+        )  # fmt: skip
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter speaks of what it skipped; none of it is about this model."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _difference(loaded: LoadedModel, modality: Modality, file: Path, x: Tensor) -> float:
+    return float((run_graph(file, modality, x) - _reference(loaded, modality, x)).abs().max())
+
+
+def run_graph(file: Path, modality: Modality, x: Tensor) -> Tensor:
+    """The embeddings that onnxruntime computes with the file."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    return torch.from_numpy(session.run([OUTPUT], {INPUTS[modality]: x.numpy()})[0])
+
+
+def _reference(loaded: LoadedModel, modality: Modality, x: Tensor) -> Tensor:
+    """The model's own way, through its own filter bank."""
+    transform = loaded.inputs[modality]
+    return F.normalize(loaded.embed(modality, transform.finish(transform.prepare(x))), dim=1)
+
+
+def example_waveforms(loaded: LoadedModel) -> list[Tensor]:
+    """Waveforms to compare on: as long as the model listens, a third of it, twice of it, one window, and silence."""
+    audio = loaded.config.audio
+    length = audio.frames / 100  # rows come every 10 ms
+    found = [torch.zeros(1, round(length * audio.sample_rate))]
+    for seconds in (2 * length, length / 3, 0.025, length):
+        world = World(seconds=seconds, sample_rate=audio.sample_rate)
+        found += [torch.stack([world.waveform(i) for i in range(n)]) for n in BATCHES]
+    return found
+
+
+def example_frames(loaded: LoadedModel) -> list[Tensor]:
+    """Frames to compare on: scenes of the generated world, and one that is black."""
+    side = loaded.config.visual.size
+    world = World(size=side)
+    scenes = torch.stack([world.pictures(i)[0] for i in range(max(BATCHES))])
+    return [torch.zeros(1, 3, side, side, dtype=torch.uint8), *(scenes[:n] for n in BATCHES)]
+
+
+def found_results(*folders: Path) -> dict[str, dict[str, Any]]:
+    """Results files beside a model or in the run that it belongs to, by task; broken ones are passed over."""
+    found: dict[str, dict[str, Any]] = {}
+    for folder in folders:
+        run = folder.parent.parent if folder.parent.name == CHECKPOINTS else folder
+        for file in [*(run / "evaluation").glob(f"**/{RESULTS}"), run / RESULTS]:
+            try:
+                record = json.loads(file.read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue
+            if isinstance(record, dict):
+                found[str(record.get("task", file.parent.name))] = record
+    return found
+
+
+def measurements(record: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of a results file that is a measurement, with the keys that lead to it."""
+    for key, value in record.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if key in APART:
+            continue
+        if isinstance(value, dict):
+            yield from measurements(value, f"{name}, ")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, float(value)
+
+
+def card(
+    checkpoint: Checkpoint, name: str, graphs: Sequence[Graph], results: dict[str, dict[str, Any]], licence: str
+) -> str:
+    """README.md of the exported folder, with the header that model hubs read."""
+    tags = ["audio-visual", "audio", "image", "self-supervised", "contrastive", "retrieval", "equiav"]
+    header = {
+        "library_name": "equiav",
+        "license": licence,
+        "pipeline_tag": "feature-extraction",
+        "tags": [*tags, "onnx"] if graphs else tags,
+    }
+    parts = [
+        f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
+        f"# {name}",
+        "Embeds sounds and pictures in one space: a sound lies near pictures of what makes it. Trained with EquiAV "
+        "(ICML 2024), in which a predictor learns what augmentations do to a representation.",
+        _architecture(checkpoint),
+        _training(checkpoint),
+        _results(results),
+        _use(name),
+        _onnx(checkpoint.config, graphs) if graphs else "",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _architecture(checkpoint: Checkpoint) -> str:
+    config = checkpoint.config
+    size = encoder_size(config.model.encoder)
+    count = sum(v.numel() for v in checkpoint.weights.values())
+    audio, visual = config.audio, config.visual
+    rows = [
+        ("parameters", f"{count / 1e6:.2f} M"),
+        ("encoders", f"two vision transformers: width {size.width}, depth {size.depth}, {size.heads} heads"),
+        ("sound", f"mono, {audio.sample_rate} Hz; {audio.frames} x {audio.bins} log-mel, {audio.frames / 100:g} s"),
+        ("picture", f"{visual.size} x {visual.size}, RGB"),
+        ("embedding", f"{config.model.heads.inter} numbers, length 1; compare by dot product"),
+        ("vectors", f"a fixed bank of {config.bank.size}, seed {config.bank.seed}, stored with the weights"),
+    ]
+    return _table(["model", ""], rows)
+
+
+def _training(checkpoint: Checkpoint) -> str:
+    meta, objective = checkpoint.meta, checkpoint.config.objective
+    lines = ["## What it was trained on", _data(checkpoint)]
+    if "step" in meta:
+        lines.append(
+            f"{meta['step']} of {meta['total']} steps of {checkpoint.config.train.batch} clips; intra-modal term "
+            f"{objective.intra}, inter-modal term {objective.inter}, S = {objective.representations}. `config.yaml` is "
+            "the whole recipe."
+        )
+    else:
+        lines.append(f"Kind of checkpoint: {meta.get('kind', 'unknown')}. `config.yaml` is the whole recipe.")
+    return "\n\n".join(lines)
+
+
+def _data(checkpoint: Checkpoint) -> str:
+    if checkpoint.meta.get("kind") != "pretrained":
+        return f"Imported weights ({checkpoint.meta.get('source', 'source unknown')}); see where they came from."
+    data = checkpoint.config.data
+    if isinstance(data, WorldConfig):
+        return (
+            f"A generated world of shapes and tones ({data.count} clips of {data.seconds:g} s, seed {data.seed}): it "
+            "knows nothing of real sounds and pictures."
+        )
+    if isinstance(data, ShardsConfig):
+        return f"Unlabelled videos, prepared as `{data.path}`."
+    if isinstance(data, PairedConfig):
+        return f"Sounds and images of `{data.path}`, paired by class: labels were used."
+    assert isinstance(data, CavMaeConfig)
+    return f"Videos listed in `{data.train}`."
+
+
+def _results(results: dict[str, dict[str, Any]]) -> str:
+    tables = []
+    for task, record in sorted(results.items()):
+        rows = [(name, f"{value:.4g}") for name, value in measurements(record)]
+        if rows:
+            tables.append(_table([task, ""], rows))
+    if not tables:
+        return "## Results\n\nNone were stored with the model."
+    return "\n\n".join(["## Results", *tables])
+
+
+def _use(name: str) -> str:
+    return f"""## How to use it
+
+```python
+import equiav
+
+model = equiav.load_model("{name}")
+embed = equiav.Embedder(model)
+sound, picture = embed.audio("bark.wav"), embed.image("dog.jpg")
+print(float(sound @ picture))
+```"""
+
+
+def _onnx(config: Config, graphs: Sequence[Graph]) -> str:
+    audio, side = config.audio, config.visual.size
+    least = round(audio.sample_rate * 0.025)
+    takes = {
+        AUDIO: f"`{INPUTS[AUDIO]}` float32 (batch, samples), mono at {audio.sample_rate} Hz in "
+        f"[-1, 1], at least {least} samples; sounds of one batch have one length",
+        VISUAL: f"`{INPUTS[VISUAL]}` uint8 (batch, 3, {side}, {side}), RGB: short side scaled to "
+        f"{side}, then the middle",
+    }
+    rows = [(f"`{g.file.name}`", takes[g.modality], f"{g.difference:.1e} over {g.compared} embeddings") for g in graphs]
+    return f"""## Without equiav: ONNX
+
+Filter bank, normalisation and the bank of vectors are inside; both give `{OUTPUT}` float32 (batch,
+{config.model.heads.inter}) of length 1. Checked with onnxruntime when this folder was written.
+
+{_table(["file", "takes", "largest difference from the model"], rows)}
+
+```python
+import numpy as np
+import onnxruntime
+
+session = onnxruntime.InferenceSession("audio.onnx")
+waveforms = np.zeros((1, {audio.sample_rate}), dtype=np.float32)
+(embeddings,) = session.run(["{OUTPUT}"], {{"{INPUTS[AUDIO]}": waveforms}})
+```"""
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+    return "\n".join(lines)

@@ -1,0 +1,197 @@
+"""Files written whole or not at all, folders locked by their writer, progress lines, and where a result comes from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO, Any
+
+from equiav.errors import Busy, EquiAVError
+
+LOCK = ".lock"
+_held: set[IO[str]] = set()
+
+
+def _leave_locks() -> None:
+    # A forked worker that outlives a killed parent would keep its locks until it ends as well.
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_locks)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
+    """A place beside `path` for a new file or folder, which takes the place of `path` when the block ends well.
+
+    A reader sees the old one or the new one, never half of one; after a failure nothing is left. `sync` waits until
+    the bytes are on the disk, so that a power cut does not undo the rename or empty the file.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove(draft)
+    try:
+        yield draft
+        if sync:
+            for item in [*draft.rglob("*"), draft]:
+                _sync(item)
+        if draft.is_dir() and path.is_dir():  # not possible in one step: the old one goes once the new one is there
+            old = path.with_name(f".{path.name}.{os.getpid()}.old")
+            path.rename(old)
+            draft.rename(path)
+            _remove(old)
+        else:
+            draft.replace(path)
+        if sync:
+            _sync(path.parent)
+    finally:
+        _remove(draft)
+
+
+def write_whole(path: Path, content: bytes | str, *, sync: bool = True) -> None:
+    """Writes a file whole or not at all."""
+    try:
+        with replacing(path, sync=sync) as draft:
+            draft.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise EquiAVError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Writes a results file."""
+    write_whole(path, json.dumps(record, indent=1) + "\n")
+
+
+def _sync(path: Path) -> None:
+    if path.is_dir() and os.name == "nt":  # folders cannot be opened there
+        return
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
+    """One process at a time works in a folder, the others get Busy; the lock goes with the process, however it ends.
+
+    `name` is the file that carries the lock: another one for work that is done under the first.
+    """
+    try:
+        import fcntl
+    except ImportError:  # no such locks there
+        fcntl = None  # type: ignore[assignment]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / name).open("a+")
+    except OSError as error:
+        raise EquiAVError(f"{folder}: cannot be written ({error.strerror})") from error
+    with file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                file.seek(0)
+                raise Busy(f"{folder}: is being written by {file.read().strip() or 'another process'}") from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        _held.add(file)
+        try:
+            yield
+        finally:
+            _held.discard(file)
+
+
+def duration(seconds: float) -> str:
+    """45 s, 3 min 20 s, 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Progress:
+    """Tells `progress` every few seconds how much of a known amount of work is done and how long the rest will take.
+
+    `start` is how much was done before, by a run that is resumed.
+    """
+
+    def __init__(
+        self, total: int, progress: Callable[[str], None], what: str, *, start: int = 0, every: float = 2.0
+    ) -> None:
+        self.total, self.progress, self.what, self.start, self.every = total, progress, what, start, every
+        self.began = self.said = time.monotonic()
+
+    def update(self, done: int, detail: str = "") -> None:
+        """Called after every portion; passes a line on when it is time, and at the end."""
+        now = time.monotonic()
+        if now - self.said < self.every and done < self.total:
+            return
+        self.said = now
+        left = duration((now - self.began) / max(done - self.start, 1) * (self.total - done))
+        more = f", {detail}" if detail else ""
+        self.progress(f"{self.what}: {done} of {self.total}{more}, {left} left")
+
+
+def provenance(**more: Any) -> dict[str, Any]:
+    """What a results file must say about the run that made it: commit, versions, hardware, date."""
+    import torch
+
+    return {
+        "commit": _commit(),
+        "utc": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        **more,
+    }
+
+
+def _commit() -> str:
+    """Commit of the source tree, marked where it was changed since; unknown for an installed package."""
+    here = Path(__file__)
+    try:
+        # An environment may lie inside another project's checkout: only a tracked file speaks for its commit.
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    run = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(run, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
