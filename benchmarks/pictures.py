@@ -24,7 +24,7 @@ from equiav.inference import LoadedModel, load_model
 from equiav.media import normalise, to_float
 from equiav.models import centroid, mean_pool
 from equiav.randomness import generator
-from equiav.report import heat_overlay, new_figure, outlined, picture_row, save
+from equiav.report import heat_overlay, new_figure, outlined, image_row, save
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 VECTORS = 200
@@ -79,7 +79,7 @@ def centroid_figure(loaded: LoadedModel, clips: ClipDataset, path: Path) -> None
     pictures = [np.ascontiguousarray(frame.permute(1, 2, 0).numpy()) for frame in frames]
     for row, colour in enumerate(COLOURS):
         axis = figure.add_subplot(grid[row, 0])
-        picture_row([axis], [pictures[row]], [""])
+        image_row([axis], [pictures[row]], [""])
         for side in axis.spines.values():
             side.set(color=colour, linewidth=2.5)
     one, several = figure.add_subplot(grid[:, 1]), figure.add_subplot(grid[:, 2])
@@ -126,7 +126,7 @@ def localisation_figure(loaded: LoadedModel, clips: WorldDataset, path: Path) ->
          [f"another's: {s}" for s in sounds[-1:] + sounds[:-1]]),
     ]  # fmt: skip
     for axis_row, (shown, titles) in zip(axes, rows, strict=True):
-        picture_row(list(axis_row), shown, titles)
+        image_row(list(axis_row), shown, titles)
     save(figure, path)
 
 

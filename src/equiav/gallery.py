@@ -6,7 +6,7 @@ from pathlib import Path
 
 from equiav.data import Scene, World
 from equiav.media import FilterBank
-from equiav.report import Page, image, new_figure, outlined, picture_png, player, png, row, spectrogram_row
+from equiav.report import Page, image, image_png, new_figure, outlined, player, png, row, spectrogram_row
 
 SCALE = 3
 
@@ -28,7 +28,7 @@ def write_gallery(world: World, out: Path, *, count: int, start: int = 0) -> Non
         pictures, boxes = world.pictures(index), world.boxes(index)
         for frame in (0, world.frames // 2, world.frames - 1):
             picture = pictures[frame].permute(1, 2, 0).numpy().repeat(SCALE, 0).repeat(SCALE, 1)
-            cells.append(image(picture_png(outlined(picture, boxes[frame].numpy() * SCALE)), f"frame {frame}"))
+            cells.append(image(image_png(outlined(picture, boxes[frame].numpy() * SCALE)), f"frame {frame}"))
         page.add(row(cells))
     page.write(out)
 

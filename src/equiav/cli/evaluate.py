@@ -50,31 +50,20 @@ def retrieval(
     ] = None,
 ) -> None:
     """Find the picture of a sound and the sound of a picture: R@1, R@5, R@10, or precision where only classes pair."""
-    from equiav.build_data import build_clips, listed_clips, with_data
-    from equiav.evaluation import (
-        evaluate_retrieval,
-        evaluation_folder,
-        retrieval_lines,
-        retrieval_page,
-        run_record,
-        write_evaluation,
-    )
+    from equiav.build import build_dataset, listed_clips, with_data
+    from equiav.evaluation import Retrieval, evaluation_folder
     from equiav.inference import load_model
 
     part = split_name(split)
     loaded = load_model(model)
-    config = with_data(loaded.config, data)
-    clips = build_clips(config, part)
+    clips = build_dataset(with_data(loaded.config, data), part)
     if listed:
         clips, line = listed_clips(clips, listed)
         print(line, file=sys.stderr)
-    run = evaluate_retrieval(loaded, config, clips, banks=banks, all_frames=all_frames, say=say)
+    results = Retrieval(banks=banks, all_frames=all_frames, split=part, report=say)(loaded, clips)
     end_line()
-    print("\n".join(retrieval_lines(run)))
-    record = {"task": "retrieval", "split": part, "frames": "all" if all_frames else "middle", **run_record(run)}
-    record |= {"bank_seed": config.bank.seed, "bank_size": config.bank.size, "checkpoint": loaded.meta}
-    page = retrieval_page(clips, config, run)
-    print(f"Report: {write_evaluation(out or evaluation_folder(model, 'retrieval'), record, page)}")
+    print("\n".join(results.lines))
+    print(f"Report: {results.write(out or evaluation_folder(model, 'retrieval'))}")
 
 
 @evaluate.command()
@@ -89,22 +78,16 @@ def probe(
     ] = None,
 ) -> None:
     """What the frozen encoders know: a linear classifier and nearest neighbours on labelled data, mAP and accuracy."""
-    from equiav.build_data import with_data
-    from equiav.evaluation import (
-        evaluate_probe,
-        evaluation_folder,
-        probe_lines,
-        probe_page,
-        probe_record,
-        write_evaluation,
-    )
+    from equiav.build import with_data
+    from equiav.evaluation import Probe, evaluation_folder, probe_splits
     from equiav.inference import load_model
 
     loaded = load_model(model)
-    config = with_data(loaded.config, data)
-    run = evaluate_probe(loaded, config, limit=limit or None, say=say)
+    splits, validation = probe_splits(with_data(loaded.config, data))
+    evaluator = Probe(
+        splits["train"], splits["validation"], limit=limit or None, validation_part=validation, report=say
+    )
+    results = evaluator(loaded, splits["test"])
     end_line()
-    print("\n".join(probe_lines(run)))
-    record = {"task": "probe", "limit": limit, **probe_record(run), "checkpoint": loaded.meta}
-    folder = out or evaluation_folder(model, "probe")
-    print(f"Report: {write_evaluation(folder, record, probe_page(config, run))}")
+    print("\n".join(results.lines))
+    print(f"Report: {results.write(out or evaluation_folder(model, 'probe'))}")

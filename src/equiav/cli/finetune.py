@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -35,36 +35,16 @@ def finetune(
     out = out or Path("runs") / "finetune" / recipe.stem
     with started():
         if folds:
-            record = finetune_folds(config, out, say)
-            lines, interrupted = _fold_lines(record), record is None
+            results = finetune_folds(config, out, say)
+            lines, interrupted = list(results.lines) if results else [], results is None
         else:
             done = run(config, out, say)
-            lines, interrupted = _result_lines(done), done.outcome.interrupted
+            lines, interrupted = done.lines(), done.outcome.interrupted
         if rank() == 0:
             end_line()
             print("\n".join([*lines, f"stopped: {out}" if interrupted else f"Look at {out / 'report.html'}"]))
     if interrupted:
         raise typer.Exit(STOPPED)
-
-
-def _figures(values: dict[str, Any]) -> str:
-    shown = {"mAP": "{:.1f} %", "accuracy": "{:.1f} %", "d_prime": "{:.2f}"}
-    return ", ".join(f"{k} {form.format(values[k])}" for k, form in shown.items() if values.get(k) is not None)
-
-
-def _fold_lines(record: dict[str, Any] | None) -> list[str]:
-    if record is None:
-        return []
-    return [f"fold {k}: {_figures(v)}" for k, v in record["folds"].items()] + [f"mean: {_figures(record['mean'])}"]
-
-
-def _result_lines(done: Any) -> list[str]:
-    lines = []
-    if done.best:
-        lines.append(f"validation, chosen at step {done.best['step']}: {_figures(done.best['validation'])}")
-    if done.results:
-        lines.append(f"test, {done.results['metrics']['clips']} clips: {_figures(done.results['metrics'])}")
-    return lines
 
 
 @evaluate.command()
@@ -84,30 +64,16 @@ def classification(
     ] = None,
 ) -> None:
     """A classifier on labelled clips: mAP, accuracy, d', class by class, with confusions and examples."""
-    from equiav.build import build_inputs
-    from equiav.build_data import with_data
-    from equiav.build_labelled import build_labelled
+    from equiav.build import build_labelled, with_data
     from equiav.data import read_classes
-    from equiav.evaluation import (
-        classification_page,
-        classification_record,
-        classify_dataset,
-        evaluation_folder,
-        write_evaluation,
-    )
-    from equiav.inference.classifier import load_classifier
+    from equiav.evaluation import Classification, evaluation_folder
+    from equiav.inference import load_classifier
 
     part = split_name(split)
     loaded = load_classifier(model)
     if classes:
         loaded = loaded.named(read_classes(classes))
-    config = with_data(loaded.config, data)
-    clips = build_labelled(config, part, loaded.classes)
-    every = (config.finetune is not None and config.finetune.all_frames) if all_frames is None else all_frames
-    inputs = build_inputs(config.audio)
-    found = classify_dataset(loaded.model, clips, inputs, single=loaded.single, all_frames=every)
-    record = classification_record(loaded, found, split=part, all_frames=every)
-    print(f"{part}, {len(clips)} clips: {_figures(record['metrics'])}")
-    folder = out or evaluation_folder(model, "classification")
-    page = classification_page(loaded, clips, found, record, own=data is None)
-    print(f"Report: {write_evaluation(folder, record, page)}")
+    clips = build_labelled(with_data(loaded.config, data), part, loaded.classes)
+    results = Classification(split=part, all_frames=all_frames, own_data=data is None)(loaded, clips)
+    print("\n".join(results.lines))
+    print(f"Report: {results.write(out or evaluation_folder(model, 'classification'))}")

@@ -38,15 +38,25 @@ def localise(
     Looks at the beginning of each file, as much as the model hears at once. Files that cannot be used are skipped and
     listed; one file given alone that cannot be used is an error, and so is a folder without any that can.
     """
-    from equiav.localising import localise_files
+    from equiav.evaluation import localise_files
+    from equiav.inference import load_model
 
-    done, skipped = localise_files(
-        model, source, out, audio=audio, frames=frames, nearest=nearest, method=_method(method), seed=seed, say=say
+    chosen = _method(method)
+    results = localise_files(
+        load_model(model),
+        source,
+        out,
+        audio=audio,
+        frames=frames,
+        nearest=nearest,
+        method=chosen,
+        seed=seed,
+        report=say,
     )
     end_line()
-    for path, reason in skipped:
-        print(f"skipped {path}: {reason}", file=sys.stderr)
-    print(f"{done} clips, {len(skipped)} skipped. Look at {out / 'report.html'}")
+    for skipped in results["skipped"]:
+        print(f"skipped {skipped['path']}: {skipped['reason']}", file=sys.stderr)
+    print(f"{results.lines[0]} Look at {out / 'report.html'}")
 
 
 @evaluate.command()
@@ -59,28 +69,14 @@ def localisation(
     out: Annotated[Path | None, typer.Option(help="The folder to write; MODEL/evaluation/localisation.")] = None,
 ) -> None:
     """Pointing, area-adaptive IoU, cIoU and AUC on boxes, beside a centre prior and another clip's sound."""
-    from equiav.build_data import build_clips, with_data
-    from equiav.evaluation import (
-        evaluation_folder,
-        localisation_page,
-        localisation_record,
-        localise_dataset,
-        method_of,
-        write_evaluation,
-    )
+    from equiav.build import build_dataset, with_data
+    from equiav.evaluation import Localisation, evaluation_folder
     from equiav.inference import load_model
 
+    part, chosen = split_name(split), _method(method)
     loaded = load_model(model)
-    config = with_data(loaded.config, data)
-    clips = build_clips(config, split_name(split))
-    chosen = method_of(loaded, _method(method))
-    result = localise_dataset(loaded, clips, method=chosen, seed=seed, say=say)
+    clips = build_dataset(with_data(loaded.config, data), part)
+    results = Localisation(method=chosen, seed=seed, split=part, report=say)(loaded, clips)
     end_line()
-    record = localisation_record(clips, result)
-    for subset, values in record.items():
-        points = ", ".join(f"{name} {values[name]['pointing']:.1f} %" for name in ("sound", "other sound", "centre"))
-        print(f"{subset} ({values['sound']['pictures']} clips): pointing {points}")
-    facts = {"split": split, "method": chosen, "seed": seed, "left_out_without_boxes": len(clips) - len(result.rows)}
-    page = localisation_page(clips, result, record, config.audio.sample_rate, chosen)
-    whole = {"task": "localisation", **facts, "localisation": record, "checkpoint": loaded.meta}
-    print(f"Look at {write_evaluation(out or evaluation_folder(model, 'localisation'), whole, page)}")
+    print("\n".join(results.lines))
+    print(f"Look at {results.write(out or evaluation_folder(model, 'localisation'))}")

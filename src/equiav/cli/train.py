@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -25,18 +24,14 @@ def demo(
     from equiav.training import STOPPED, Stopped
 
     try:
-        report = run_demo(out, tuple(overrides or ()), say)
+        results = run_demo(out, tuple(overrides or ()), say)
     except Stopped as error:
         end_line()
         print(f"stopped: {out}; run it again to go on", file=sys.stderr)
         raise typer.Exit(STOPPED) from error
     end_line()
-    results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    for way, name in (("audio_to_video", "sound to picture"), ("video_to_audio", "picture to sound")):
-        values = results["retrieval"][way]
-        print(f"{name}: " + ", ".join(f"R@{k} {values[f'R@{k}']:.1f} %" for k in (1, 5, 10)), end="")
-        print(f" among {values['pool']} held-out scenes (chance R@10 {results['chance']['R@10']:.1f} %)")
-    print(f"Look at {report}")
+    print("\n".join(results.lines))
+    print(f"Look at {out / 'report.html'}")
 
 
 @app.command()

@@ -16,7 +16,7 @@ from PIL import Image
 from equiav.data.index import SPLITS, Index, read_meta, read_skipped
 from equiav.data.shards import ShardDataset
 from equiav.media import FilterBank, power_range
-from equiav.report import Page, cards, data_uri, image, new_figure, picture_png, png, row, table
+from equiav.report import Page, cards, data_uri, image, image_png, new_figure, png, row, table
 
 SHEET = 24
 MOST_LABELS = 30
@@ -122,7 +122,7 @@ def _cells(data: ShardDataset, number: int, split: str) -> list[str]:
         picture = data.whole_picture(number, data.frames // 2).permute(1, 2, 0).numpy()
         small = Image.fromarray(picture)
         small.thumbnail((2 * THUMBNAIL, THUMBNAIL))
-        cells.append(image(picture_png(np.array(small)), title))
+        cells.append(image(image_png(np.array(small)), title))
     if "audio" in data.meta["modalities"]:
         cells.append(image(_spectrogram(data, number), f"{data.seconds(number):.1f} s" if data.frames else title))
         sound = data_uri("audio/flac", data.sound_file(number))
@@ -138,4 +138,4 @@ def _spectrogram(data: ShardDataset, number: int) -> bytes:
     scaled = ((energies - low) / max(high - low, 1e-6)).clamp(0, 1).T.flip(0).numpy()
     picture = (colormaps["magma"](scaled)[..., :3] * 255).astype(np.uint8)
     small = Image.fromarray(picture).resize((2 * THUMBNAIL, THUMBNAIL), Image.Resampling.BILINEAR)
-    return picture_png(np.array(small))
+    return image_png(np.array(small))

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from equiav.data import Dataset
-from equiav.inference import LoadedModel
+from equiav.io import provenance, write_json, write_whole
+from equiav.report import write_page
 
 RESULTS, REPORT = "results.json", "report.html"
 Report = Callable[[str], None]
@@ -23,15 +24,15 @@ class Results:
     """What an evaluation found: the same in Python, in results.json, on its page and in the tables.
 
     `record` is plain data and holds whatever the page shows; `primary` is the place of the metric to watch in it, keys
-    joined by "/". `assets` are the images and audio of the page by file name. `lines` are for a terminal.
+    joined by "/". `assets` are images and audio by their path beside results.json, as the record names them. `lines`
+    are for a terminal.
     """
 
-    task: str
-    record: Mapping[str, Any]
+    record: Mapping[str, Any]  # with its "task"
     primary: str
     lines: tuple[str, ...] = ()
-    template: str | None = None  # of the page; None: a page of tables
-    assets: Mapping[str, bytes] = field(default_factory=dict)
+    template: str = "results.html"  # of the page; this one is a table of all numbers
+    assets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     watch: str = ""  # the part of the record whose numbers go into a training log
 
     def __getitem__(self, place: str) -> Any:
@@ -55,10 +56,11 @@ class Results:
         return f"{self.primary.split('/', 1)[-1].replace('/', ' ').replace('_', ' ')} {self.value:.1f}"
 
     def write(self, folder: Path) -> Path:
-        """Writes results.json with its provenance and report.html; returns the page's path."""
-        from equiav.report import write_results  # plots take a second to import
-
-        return write_results(folder, self)
+        """Writes assets, results.json with its provenance, and report.html; returns the page's path."""
+        for name, content in self.assets.items():
+            write_whole(folder / name, content)
+        write_json(folder / RESULTS, {**self.record, "provenance": self.record.get("provenance") or provenance()})
+        return write_page(folder / RESULTS, folder / REPORT, self.template)
 
 
 def _flat(tree: Any, place: str = "") -> list[tuple[str, float]]:
@@ -71,11 +73,18 @@ def _flat(tree: Any, place: str = "") -> list[tuple[str, float]]:
 class Evaluator(Protocol):
     """Measures a model on a dataset; used by the trainer, the demo, the command line and the tables alike."""
 
-    primary: str
-    greater_is_better: bool
+    @property
+    def primary(self) -> str:
+        """The place of the metric to watch in the record."""
+        ...
 
-    def __call__(self, model: LoadedModel, dataset: Dataset) -> Results:
-        """What was found."""
+    @property
+    def greater_is_better(self) -> bool:
+        """Which way that metric improves."""
+        ...
+
+    def __call__(self, model: Any, dataset: Dataset) -> Results:
+        """What was found; `model` is a LoadedModel, or a LoadedClassifier where classifiers are evaluated."""
         ...
 
 

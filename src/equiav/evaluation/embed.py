@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equiav.data import Dataset, evaluation_batches
+from equiav.data import Dataset, Subset, evaluation_batches
 from equiav.distributed import everyone, own_share
 from equiav.evaluation.base import Report, silent
 from equiav.inference import Banks, LoadedModel
@@ -39,8 +39,10 @@ def read_tokens(
     Each process does a share and all get the whole. The frame is the middle one unless `frame` says another.
     """
     wanted = tuple(dataset.modalities if modalities is None else modalities)
+    if wanted != dataset.modalities:  # what is not wanted is not decoded
+        dataset = Subset(dataset, range(len(dataset)), wanted)
     first, last = own_share(len(dataset))
-    countdown = Progress(-(-(last - first) // batch), report, what)
+    progress = Progress(-(-(last - first) // batch), report, what)
     network = model.model
     training = network.training
     network.eval()
@@ -48,7 +50,7 @@ def read_tokens(
     for done, loaded in enumerate(evaluation_batches(dataset, batch=batch, first=first, last=last, frame=frame), 1):
         for m, x in encoder_inputs(model.inputs, loaded.to(model.device), wanted).items():
             parts[m].append([kept.float().cpu() for kept in reader(m, network.encode(m, x))])
-        countdown.update(done)
+        progress.update(done)
     network.train(training)
     # Clones are ordinary tensors, free of inference mode: a probe can learn on them.
     return {m: [torch.cat(rows).clone() for rows in zip(*everyone(of), strict=True)] for m, of in parts.items()}
@@ -78,17 +80,17 @@ def embed_with_banks(
     def reader(m: Modality, h: Tokens) -> list[Tensor]:
         return [model.model.embed_tokens(m, h, bank[m].to(h.device) if m in bank else None) for bank in banks]
 
+    order = [m for m in model.model.modalities if m in dataset.modalities]
     found: dict[Modality, list[Tensor]] = {}
     if dataset.one_to_one:
-        plain = tuple(m for m in dataset.modalities if not (all_frames and m == VISUAL))
+        plain = tuple(m for m in order if not (all_frames and m == VISUAL))
         found = read_tokens(model, dataset, reader, modalities=plain, report=report)
-        if all_frames and VISUAL in dataset.modalities:
+        if all_frames and VISUAL in order:
             found[VISUAL] = _mean_over_frames(model, dataset, reader, report)
     else:
         for m, side in dataset.sides().items():
             found |= read_tokens(model, side, reader, modalities=(m,), report=report)
     ids = tuple(dataset.clip(i).id for i in range(len(dataset)))
-    order = [m for m in model.model.modalities if m in found]
     return [Embeddings(ids, {m: found[m][k] for m in order}) for k in range(len(banks))]
 
 

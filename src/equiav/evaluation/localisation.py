@@ -1,118 +1,309 @@
-"""Where in the picture the sound comes from: heat maps, and how well they agree with boxes."""
+"""Where in a frame the audio comes from: maps, how well they agree with boxes, and overlays for your own videos.
+
+Five methods ask a trained model which tokens of a frame fit the audio; none needs further training.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
-from equiav.build import build_inputs
-from equiav.data import Chosen, ClipDataset, WorldDataset, evaluation_batches, picture_boxes
-from equiav.errors import DataError
-from equiav.evaluation.heat import Method, default_method, token_scores, upsample
-from equiav.evaluation.pointing import Agreement, agreement, centre_prior
+from equiav.build import build_pipelines
+from equiav.data import Dataset, Source, Subset, evenly_spaced, find_sources
+from equiav.errors import ConfigError, DataError, EquiAVError, ShapeError
+from equiav.evaluation.base import Report, Results, silent
+from equiav.evaluation.embed import read_tokens
+from equiav.evaluation.examples import ASSETS, Examples, pixels
 from equiav.inference import LoadedModel
-from equiav.io import Progress
-from equiav.media import square
+from equiav.io import Progress, write_whole
+from equiav.media import HOP_SECONDS, decode, normalise, square, to_float
+from equiav.models import Branch, EquiAV
 from equiav.randomness import generator
-from equiav.types import Modality
+from equiav.report import heat_overlay, image_png, outlined, wav
+from equiav.types import AUDIO, VISUAL, DecodedClip
 
-Maps = Float[Tensor, "n side side"]
-Say = Callable[[str], None]
+Method = Literal["blend", "removal", "centroid", "projection", "attention"]
+METHODS: tuple[Method, ...] = get_args(Method)
+Scores = Float[Tensor, "n tokens"]
+Maps = Float[Tensor, "n h w"]
+Boxes = Float[Tensor, "_ 4"]  # x0, y0, x1, y1 in pixels
+
+REMOVAL_VECTORS = 16  # of the bank; the difference of two centroids needs fewer than the centroid itself
+REMOVAL_NUMBERS = 1 << 24  # of the copies of tokens held at a time: 64 MB
+THRESHOLDS = tuple(k / 20 for k in range(21))
 BATCH = 16
-CONTROLS = ("sound", "other sound", "centre")
+VECTORS = 1000  # drawn to find the transformation nearest to the centroid
+SIDE = 192  # pixels of a frame on a page, at least
+CONTROLS = ("sound", "other sound", "centre")  # as results name them: the clip's audio, another clip's, no audio
 
 
-def method_of(loaded: LoadedModel, method: Method | None) -> Method:
-    """The given method, or the one that suits the model."""
-    return method or default_method(loaded.model.visual, loaded.config.objective.representation)
+# Which tokens of a frame fit the audio
+
+
+def token_scores(
+    model: LoadedModel, h: Float[Tensor, "n tokens width"], z_a: Float[Tensor, "n out"], method: Method
+) -> Scores:
+    """One score per token; only their order and distances within a frame mean something.
+
+    centroid: the embedding of one token at a time, z_i = g(mean over the bank of u(h_i, t)), cosine with the audio.
+    projection: the same with g(h_i). removal: how much the cosine of the whole frame falls when the token is left out.
+    attention: where the predictor looks, whatever the audio. blend: removal and attention (its logarithm), each
+    standardised over the frame, added up.
+    """
+    match method:
+        case "centroid":
+            n, tokens, width = h.shape
+            z = model.model.embed_tokens(VISUAL, h.reshape(n * tokens, 1, width), model.banks.get(VISUAL))
+            return _cosines(z.view(n, tokens, -1), z_a)
+        case "projection":
+            return _cosines(_branch(model).g_inter(h), z_a)
+        case "removal":
+            return _removal(model, h, z_a)
+        case "attention":
+            return _attention(model, h)
+        case "blend":
+            looks = _attention(model, h).clamp(min=1e-12).log()
+            return _standardised(looks) + _standardised(_removal(model, h, z_a))
+
+
+def method_of(model: LoadedModel, method: Method | None = None) -> Method:
+    """The given method, or the one that suits the model: the blend where it has what it takes, else removal."""
+    network = model.model
+    can_attend = isinstance(network, EquiAV) and hasattr(network[VISUAL].u, "attention")
+    return method or ("blend" if can_attend and model.uses_banks else "removal")
+
+
+def _branch(model: LoadedModel) -> Branch:
+    if not isinstance(model.model, EquiAV):
+        raise ConfigError("this model has neither predictor nor heads per token; choose removal or centroid")
+    return model.model[VISUAL]
+
+
+def _cosines(z: Float[Tensor, "n tokens out"], z_a: Float[Tensor, "n out"]) -> Scores:
+    return (F.normalize(z, dim=-1) * F.normalize(z_a, dim=-1)[:, None]).sum(dim=-1)
+
+
+def _removal(model: LoadedModel, h: Float[Tensor, "n tokens width"], z_a: Float[Tensor, "n out"]) -> Scores:
+    n, tokens, width = h.shape
+    bank = model.banks[VISUAL][:REMOVAL_VECTORS] if VISUAL in model.banks else None
+    whole = F.cosine_similarity(model.model.embed_tokens(VISUAL, h, bank), z_a)
+    others = torch.arange(tokens - 1, device=h.device).expand(tokens, -1)
+    kept = others + (others >= torch.arange(tokens, device=h.device)[:, None])  # row j: all tokens but j
+    portion = max(1, REMOVAL_NUMBERS // max(1, tokens * width))
+    rows = []
+    for i in range(n):
+        without = [model.model.embed_tokens(VISUAL, h[i][part], bank) for part in torch.split(kept, portion)]
+        rows.append(whole[i] - F.cosine_similarity(torch.cat(without), z_a[i : i + 1]))
+    return torch.stack(rows)
+
+
+def _attention(model: LoadedModel, h: Float[Tensor, "n tokens width"]) -> Scores:
+    predictor = _branch(model).u
+    if not hasattr(predictor, "attention"):
+        raise ConfigError("this model's predictor has no attention; choose removal, centroid or projection")
+    if not model.uses_banks:
+        raise ConfigError("this model was trained without its predictor; choose removal, centroid or projection")
+    attention: Tensor = predictor.attention(h, model.banks[VISUAL][None])
+    return attention.mean(dim=(1, 2))
+
+
+def _standardised(scores: Scores) -> Scores:
+    centred = scores - scores.mean(dim=1, keepdim=True)
+    return centred / centred.square().mean(dim=1, keepdim=True).sqrt().clamp(min=1e-12)
+
+
+def upsample(scores: Scores, grid: tuple[int, int], size: tuple[int, int]) -> Maps:
+    """Scores on the patch grid as maps of the frame's size, smoothly."""
+    return F.interpolate(scores.view(-1, 1, *grid), size=size, mode="bicubic", align_corners=False)[:, 0]
 
 
 @torch.inference_mode()
-def heat_maps(loaded: LoadedModel, pictures: Tensor, z_a: Tensor, method: Method | None = None) -> Maps:
-    """Maps of normalised square pictures (N, 3, side, side) for the sounds whose embeddings are given."""
-    branch, config = loaded.model.visual, loaded.config
-    h = branch.encode(pictures)
-    bank, kind = loaded.banks[Modality.VISUAL], config.objective.representation
-    scores = token_scores(branch, h, z_a, bank, kind, method_of(loaded, method))
-    grid = branch.f.grid_of(*pictures.shape[2:])
-    return upsample(scores, grid, (pictures.shape[2], pictures.shape[3])).float().cpu()
+def heat_maps(
+    model: LoadedModel, x: Float[Tensor, "n 3 h w"], z_a: Float[Tensor, "n out"], method: Method | None = None
+) -> Maps:
+    """Maps of normalised square frames for the audio whose embeddings are given."""
+    h = model.model.encode(VISUAL, x)
+    scores = token_scores(model, h, z_a.to(h.device), method_of(model, method))
+    return upsample(scores, model.model.grid(VISUAL, x, h), (x.shape[2], x.shape[3])).float().cpu()
 
 
 def localise(
-    loaded: LoadedModel,
+    model: LoadedModel,
     waveform: Float[Tensor, " samples"],
     frames: UInt8[Tensor, "n 3 h w"],
     method: Method | None = None,
 ) -> tuple[Maps, UInt8[Tensor, "n 3 side side"]]:
-    """Maps for pictures as they were decoded and one sound (at the model's rate), and the squares the maps lie on."""
-    device = loaded.banks[Modality.AUDIO].device
-    inputs = build_inputs(loaded.config.audio)
-    short = inputs.filter_bank.window
-    if len(waveform) < short:
-        raise DataError(f"the sound lasts {len(waveform)} samples, less than one window of {short}")
-    z_a = loaded.embed_spectrograms(loaded.spectrograms(waveform[None].to(device)))
-    squares = square(frames, loaded.config.visual.size)
-    return heat_maps(loaded, inputs.pictures(squares.to(device)), z_a.expand(len(squares), -1), method), squares
+    """Maps for decoded frames and one waveform (at the model's sample rate), and the squares that they lie on."""
+    squares = square(frames, model.config.visual.size)
+    z_a = embed_waveform(model, waveform).expand(len(squares), -1)
+    return heat_maps(model, model.frames(squares.to(model.device)), z_a, method), squares
+
+
+def embed_waveform(model: LoadedModel, waveform: Float[Tensor, " samples"]) -> Float[Tensor, "1 out"]:
+    """The embedding of one waveform at the model's sample rate."""
+    transform = model.inputs[AUDIO]
+    return model.embed(AUDIO, transform.finish(transform.prepare(waveform[None].to(model.device))))
+
+
+# How well a map agrees with boxes
+
+
+def agreement(maps: Maps, boxes: Sequence[Boxes]) -> Float[Tensor, "n 3"]:
+    """Every map against the union of its frame's boxes; a frame without boxes is refused.
+
+    Columns: whether the maximum falls into a box; IoU at the boxes' own area; IoU when cut at the map's median.
+    """
+    if len(maps) != len(boxes):
+        raise ShapeError(f"{len(maps)} maps for the boxes of {len(boxes)} frames")
+    rows = []
+    for heat, of_frame in zip(maps, boxes, strict=True):
+        truth = _covered(of_frame, *heat.shape).flatten()
+        area = int(truth.sum())
+        if not area:
+            raise ShapeError("a frame without boxes (or with boxes outside it) cannot be judged; leave it out")
+        flat = heat.flatten()
+        order = flat.argsort(descending=True, stable=True)
+        adaptive = torch.zeros_like(flat, dtype=torch.bool)
+        adaptive[order[:area]] = True
+        rows.append((float(truth[order[0]]), _iou(adaptive, truth), _iou(flat > flat.median(), truth)))
+    return torch.tensor(rows)
+
+
+def _covered(boxes: Boxes, height: int, width: int) -> Bool[Tensor, "h w"]:
+    """The pixels whose centres lie in any of the boxes."""
+    y, x = torch.arange(height)[:, None] + 0.5, torch.arange(width)[None] + 0.5
+    inside = [(x >= x0) & (x <= x1) & (y >= y0) & (y <= y1) for x0, y0, x1, y1 in boxes.tolist()]
+    return torch.stack(inside).any(dim=0) if inside else torch.zeros(height, width, dtype=torch.bool)
+
+
+def _iou(found: Bool[Tensor, " pixels"], truth: Bool[Tensor, " pixels"]) -> float:
+    return float((found & truth).sum() / (found | truth).sum().clamp(min=1))
+
+
+def agreement_metrics(rows: Float[Tensor, "n 3"]) -> dict[str, float]:
+    """Per cent; `cIoU`: frames with a median IoU of at least 0.5; `AUC`: the same over all thresholds."""
+    pointing, adaptive, median = rows.unbind(dim=1)
+    success = [float((median >= threshold).double().mean()) for threshold in THRESHOLDS]
+    step = THRESHOLDS[1] - THRESHOLDS[0]
+    return {
+        "pointing": 100 * float(pointing.double().mean()),
+        "adaptive_iou": 100 * float(adaptive.double().mean()),
+        "cIoU": 100 * success[THRESHOLDS.index(0.5)],
+        "AUC": 100 * sum((a + b) / 2 * step for a, b in pairwise(success)),
+        "pictures": len(rows),
+    }
+
+
+def centre_prior(height: int, width: int) -> Float[Tensor, "h w"]:
+    """The guess of somebody who has neither seen nor heard anything: the nearer to the middle, the likelier."""
+    y = (torch.arange(height) + 0.5) / height - 0.5
+    x = (torch.arange(width) + 0.5) / width - 0.5
+    return -(y[:, None].square() + x[None].square())
+
+
+def ahead(ours: Float[Tensor, " n"], theirs: Float[Tensor, " n"]) -> dict[str, float]:
+    """Mean paired difference in per cent, with its 95 % interval by the normal approximation."""
+    difference = 100 * (ours - theirs).double()
+    mean = float(difference.mean())
+    half = 1.96 * float(difference.std()) / len(difference) ** 0.5 if len(difference) > 1 else float("nan")
+    return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+# The evaluator
 
 
 @dataclass(frozen=True)
-class Localised:
-    """Maps of every clip that has boxes, under its own sound and under another clip's, and what they agree with."""
+class Localisation:
+    """The evaluator of localisation: the middle frame of every clip with boxes, beside two controls.
 
-    rows: tuple[int, ...]  # clips that have boxes
-    boxes: tuple[Tensor, ...]
-    maps: dict[str, Maps]  # "sound" and "other sound"
-    found: dict[str, Agreement]  # by control
+    The controls are another clip's audio, given to every clip by `seed`, and the centre of the frame: a model that
+    ignores the audio does as well with another clip's. `split` is for the record.
+    """
+
+    method: Method | None = None
+    seed: int = 0
+    split: str | None = None
+    examples: int = 12
+    report: Report = silent
+
+    primary = "localisation/all/sound/pointing"
+    greater_is_better = True
+
+    def __call__(self, model: LoadedModel, dataset: Dataset) -> Results:
+        """Metrics by subset and control, and by how much the clip's own audio is ahead of the controls."""
+        method, frame = method_of(model, self.method), dataset.frames // 2
+        boxes = {i: dataset.boxes(i, frame) for i in range(len(dataset))}
+        rows = [i for i, found in boxes.items() if len(found)]
+        if len(rows) < 2:
+            raise DataError(f"{len(rows)} of {len(dataset)} clips have boxes; localisation needs at least two of them")
+        chosen = Subset(dataset, rows)
+        maps = self._maps(model, chosen, method)
+        found = {name: agreement(of, [boxes[i] for i in rows]) for name, of in maps.items()}
+        metrics, subsets = {}, _subsets(chosen)
+        for subset, places in subsets.items():
+            part = {name: of[places] for name, of in found.items()}
+            pointing = {name: of[:, 0] for name, of in part.items()}
+            metrics[subset] = {
+                **{name: agreement_metrics(of) for name, of in part.items()},
+                "ahead_of_other_sound": ahead(pointing["sound"], pointing["other sound"]),
+                "ahead_of_centre": ahead(pointing["sound"], pointing["centre"]),
+            }
+        last = list(subsets.values())[-1]
+        shown = Examples(dataset.sides(), model.config)
+        record = {
+            "task": "localisation",
+            "split": self.split,
+            "method": method,
+            "seed": self.seed,
+            "left_out_without_boxes": len(dataset) - len(rows),
+            "localisation": metrics,
+            "checkpoint": model.meta,
+            "examples": [
+                _example(shown, dataset, rows[i], {name: (maps[name][i], found[name][i]) for name in CONTROLS[:2]})
+                for i in (last[k] for k in evenly_spaced(len(last), self.examples))
+            ],
+        }
+        lines = []
+        for subset, values in metrics.items():
+            points = ", ".join(f"{name} {values[name]['pointing']:.1f} %" for name in CONTROLS)
+            lines.append(f"{subset} ({values['sound']['pictures']} clips): pointing {points}")
+        return Results(
+            record, primary=self.primary, lines=tuple(lines), template="localisation.html", assets=shown.assets,
+            watch="localisation",
+        )  # fmt: skip
+
+    def _maps(self, model: LoadedModel, clips: Dataset, method: Method) -> dict[str, Maps]:
+        """The maps of every clip by control."""
+
+        def embed(m: str, h: Tensor) -> list[Tensor]:
+            return [model.model.embed_tokens(m, h, model.banks.get(m))]
+
+        (z_a,) = read_tokens(model, clips, embed, modalities=(AUDIO,))[AUDIO]
+        asked = {"sound": z_a, "other sound": z_a[partners(len(clips), self.seed)]}
+        maps: dict[str, list[Tensor]] = {name: [] for name in asked}
+        progress = Progress(len(clips), self.report, "localising clips")
+        for start in range(0, len(clips), BATCH):
+            rows = range(start, min(start + BATCH, len(clips)))
+            frames = torch.stack([clips.part(i, clips.frames // 2, (VISUAL,)).inputs[VISUAL] for i in rows])
+            x = model.frames(frames.to(model.device))
+            for name, z in asked.items():
+                maps[name].append(heat_maps(model, x, z[start : start + len(rows)], method))
+            progress.update(rows[-1] + 1)
+        whole = {name: torch.cat(parts) for name, parts in maps.items()}
+        return whole | {"centre": centre_prior(*whole["sound"].shape[1:]).expand_as(whole["sound"])}
 
 
-def localise_dataset(
-    loaded: LoadedModel,
-    clips: ClipDataset,
-    *,
-    method: Method | None = None,
-    seed: int = 0,
-    say: Say = lambda line: None,
-) -> Localised:
-    """The middle picture of every clip with boxes, under its own sound, another clip's, and the centre prior."""
-    frame = clips.frames // 2
-    boxes = {i: picture_boxes(clips, i, frame) for i in range(len(clips))}
-    rows = tuple(i for i, found in boxes.items() if len(found))
-    if len(rows) < 2:
-        raise DataError(f"{len(rows)} of {len(clips)} clips have boxes; localisation needs at least two of them")
-    z_a = _sounds(loaded, clips, rows)
-    others = z_a[_partners(len(rows), seed)]
-    maps: dict[str, list[Tensor]] = {"sound": [], "other sound": []}
-    inputs = build_inputs(loaded.config.audio)
-    progress = Progress(len(rows), say, "localising clips")
-    for start in range(0, len(rows), BATCH):
-        part = rows[start : start + BATCH]
-        pictures = inputs.pictures(torch.stack([clips.sample(i, frame).frame for i in part]).to(z_a.device))
-        for name, z in (("sound", z_a), ("other sound", others)):
-            maps[name].append(heat_maps(loaded, pictures, z[start : start + len(part)], method))
-        progress.update(start + len(part))
-    whole = {name: torch.cat(parts) for name, parts in maps.items()}
-    whole["centre"] = centre_prior(*whole["sound"].shape[1:]).expand_as(whole["sound"])
-    kept = tuple(boxes[i] for i in rows)
-    return Localised(rows, kept, whole, {name: agreement(whole[name], kept) for name in CONTROLS})
-
-
-@torch.inference_mode()
-def _sounds(loaded: LoadedModel, clips: ClipDataset, rows: tuple[int, ...]) -> Tensor:
-    inputs, device = build_inputs(loaded.config.audio), loaded.banks[Modality.AUDIO].device
-    chosen = Chosen(clips, rows)
-    parts = []
-    for batch in evaluation_batches(chosen, batch=64):
-        x = inputs.before_augmentation(batch.to(device), Modality.AUDIO)
-        parts.append(loaded.embed_spectrograms(x))
-    return torch.cat(parts)
-
-
-def _partners(count: int, seed: int) -> Tensor:
+def partners(count: int, seed: int) -> Tensor:
     """For every clip another one, drawn as a single cycle so that nobody gets their own."""
     order = torch.randperm(count, generator=generator(seed, 0, "other sound"))
     partner = torch.empty_like(order)
@@ -120,34 +311,177 @@ def _partners(count: int, seed: int) -> Tensor:
     return partner
 
 
-def subsets(clips: ClipDataset, rows: tuple[int, ...]) -> dict[str, list[int]]:
-    """Places in `rows` worth a look of their own: in the world, scenes in which the sound must choose a thing."""
-    found = {"all": list(range(len(rows)))}
-    if isinstance(clips, WorldDataset):
-        scenes = [clips.scene(i) for i in rows]
-        found["with silent things"] = [k for k, s in enumerate(scenes) if len(s.sounding) < len(s.things)]
-    return {name: places for name, places in found.items() if places}
+def _subsets(clips: Dataset) -> dict[str, list[int]]:
+    """Clips worth a look of their own: where it is known that other objects are silent, the audio must choose."""
+    silent_objects = [clips.clip(i).metadata.get("silent", 0) for i in range(len(clips))]
+    found = {"all": list(range(len(clips))), "with silent things": [i for i, n in enumerate(silent_objects) if n]}
+    return {name: rows for name, rows in found.items() if rows}
 
 
-def localisation_record(clips: ClipDataset, result: Localised) -> dict[str, Any]:
-    """Figures by subset and control, and by how much the clip's own sound is ahead of another one's."""
-    record: dict[str, Any] = {}
-    for subset, places in subsets(clips, result.rows).items():
-        parts = {name: found.rows(places) for name, found in result.found.items()}
-        record[subset] = {
-            **{name: part.record() for name, part in parts.items()},
-            "ahead_of_other_sound": ahead(parts["sound"].pointing, parts["other sound"].pointing),
-            "ahead_of_centre": ahead(parts["sound"].pointing, parts["centre"].pointing),
-        }
+def _example(shown: Examples, clips: Dataset, index: int, maps: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
+    """A clip with its audio, its frame with boxes, and the maps under its own and under another clip's audio."""
+    frame = clips.part(index, clips.frames // 2, (VISUAL,)).inputs[VISUAL]
+    boxes, scale = clips.boxes(index, clips.frames // 2), scale_of(frame)
+    stem = f"{ASSETS}/frame-{index}"
+    record = {**shown.item(AUDIO, index, play=True), "frame": f"{stem}.png", "boxes": boxes.tolist(), "maps": {}}
+    shown.assets[record["frame"]] = image_png(outlined(pixels(frame, scale), boxes.numpy() * scale))
+    for name, (heat, found) in maps.items():
+        overlaid = f"{stem}-{name.replace(' ', '-')}.png"
+        shown.assets[overlaid] = image_png(overlay(frame, heat, boxes))
+        record["maps"][name] = {"image": overlaid, "hit": bool(found[0])}
     return record
 
 
-def ahead(ours: Float[Tensor, " n"], theirs: Float[Tensor, " n"]) -> dict[str, float]:
-    """Mean paired difference in per cent, with its 95 % interval by the normal approximation."""
-    difference = 100 * (ours - theirs).double()
-    half = 1.96 * float(difference.std()) / len(difference) ** 0.5 if len(difference) > 1 else float("nan")
-    return {
-        "mean": float(difference.mean()),
-        "low": float(difference.mean()) - half,
-        "high": float(difference.mean()) + half,
-    }
+def scale_of(frame: Tensor) -> int:
+    """How many times larger a frame is shown."""
+    return max(1, SIDE // frame.shape[1])
+
+
+def overlay(
+    frame: UInt8[Tensor, "3 h w"] | Float[Tensor, "3 h w"], heat: Float[Tensor, "h w"], boxes: Tensor | None = None
+) -> NDArray[np.uint8]:
+    """The frame under its map, with lines round boxes, at a size that can be looked at."""
+    scale = scale_of(frame)
+    drawn = heat_overlay(pixels(frame, scale), heat.numpy().repeat(scale, 0).repeat(scale, 1))
+    return drawn if boxes is None else outlined(drawn, boxes.numpy() * scale)
+
+
+# The paper's qualitative figure
+
+
+@torch.inference_mode()
+def nearest_transformation(
+    model: LoadedModel,
+    frame: UInt8[Tensor, "3 side side"],
+    z_a: Float[Tensor, " out"],
+    *,
+    vectors: int = VECTORS,
+    seed: int = 0,
+    method: Method | None = None,
+) -> tuple[Float[Tensor, "2 3 side side"], Float[Tensor, "2 side side"], float]:
+    """What the centroid looks like as a frame: under the drawn transformation whose embedding lies nearest to it.
+
+    Many augmentation vectors are drawn; the equivariant embedding nearest to their centroid stands for it. Returns the
+    frame and the transformed one in [0, 1], their maps, and the cosine of the chosen embedding with the centroid.
+    """
+    config = model.config
+    if not model.uses_banks or config.augment.layout != "paper":
+        raise ConfigError("the nearest transformation needs a model trained with equivariant embeddings and our layout")
+    pipeline, branch = build_pipelines(config)[VISUAL], _branch(model)
+    draws = pipeline.sample(vectors, generator(seed, 0, "representative"))
+    t = pipeline.encode(draws).to(model.device)
+    x = to_float(frame[None]).to(model.device)
+    h_hat = branch.u(branch.encode(normalise(x)), t[None])  # (1, vectors, width)
+    z_hat, z_bar = branch.g_inter(h_hat[0]), branch.g_inter(h_hat.mean(dim=1))
+    cosines = F.cosine_similarity(z_hat, z_bar)
+    best = int(cosines.argmax())
+    both = torch.cat([x, pipeline.apply(x, draws.rows(best, best + 1)).clamp(0, 1)])
+    maps = heat_maps(model, normalise(both), z_a.expand(2, -1), method)
+    return both.cpu(), maps, float(cosines[best])
+
+
+# Your own videos: `equiav localise`
+
+
+def localise_files(
+    model: LoadedModel,
+    source: Path,
+    out: Path,
+    *,
+    audio: Path | None = None,
+    frames: int = 3,
+    nearest: bool = False,
+    method: Method | None = None,
+    seed: int = 0,
+    report: Report = silent,
+) -> Results:
+    """Overlays for a video or a folder of them: PNG files in `out`, results.json and a page; returns the results.
+
+    The beginning of each file is looked at, as much as the model hears at once; `audio` asks for the audio of another
+    file instead. Files of a folder that cannot be used are skipped and listed.
+    """
+    method = method_of(model, method)
+    config = model.config
+    how: dict[str, Any] = {"sample_rate": config.audio.sample_rate, "seconds": config.audio.frames * HOP_SECONDS}
+    other = None
+    if audio:
+        other = decode(audio, frames=frames, **how).waveform
+        if other is None:
+            raise DataError(f"{audio}: has no sound")
+    paths = {source.stem: source} if source.is_file() else named_apart(find_sources(source))
+    clips, skipped = [], []
+    progress = Progress(len(paths), report, "localising files")
+    for number, (name, path) in enumerate(paths.items(), 1):
+        try:
+            shown = decode(path, frames=frames, **how)
+            record = _localised(model, shown, other, out, name, method=method, nearest=nearest, seed=seed)
+            clips.append({"source": path.name if source.is_file() else str(path.relative_to(source)), **record})
+        except EquiAVError as error:
+            if source.is_file():
+                raise
+            skipped.append({"path": str(path), "reason": str(error).removeprefix(f"{path}: ")})
+        progress.update(number)
+    if not clips:
+        raise DataError(
+            f"{source}: none of its {len(paths)} files can be used; {skipped[0]['path']}: {skipped[0]['reason']}"
+        )
+    record = {"task": "localise", "method": method, "clips": clips, "skipped": skipped, "checkpoint": model.meta}
+    results = Results(
+        record, primary="", lines=(f"{len(clips)} clips, {len(skipped)} skipped.",), template="localise.html"
+    )
+    results.write(out)
+    return results
+
+
+def named_apart(sources: Sequence[Source]) -> dict[str, Path]:
+    """Each file under a name of its own for what is written: its path in the folder, as one word."""
+    named: dict[str, Path] = {}
+    for source in sources:
+        name = whole = "-".join(Path(source.name).with_suffix("").parts)
+        number = 1
+        while name in named:
+            number += 1
+            name = f"{whole} ({number})"
+        named[name] = source.path
+    return named
+
+
+def _localised(
+    model: LoadedModel,
+    clip: DecodedClip,
+    other: Tensor | None,
+    out: Path,
+    name: str,
+    *,
+    method: Method,
+    nearest: bool,
+    seed: int,
+) -> dict[str, Any]:
+    """The record of one file; what it names is written on the way: overlays beside the page, the rest as assets."""
+    waveform = clip.waveform if other is None else other
+    if clip.frames is None:
+        raise DataError(f"{clip.name}: has no picture to look at")
+    if waveform is None:
+        raise DataError(f"{clip.name}: has no sound to look for; give one with --audio")
+
+    def pair(stem: str, frame: Tensor, heat: Tensor, overlaid: str) -> dict[str, str]:
+        plain = f"{ASSETS}/{stem}.png"
+        write_whole(out / plain, image_png(pixels(frame, scale_of(frame))))
+        write_whole(out / overlaid, image_png(overlay(frame, heat)))
+        return {"image": plain, "overlay": overlaid}
+
+    maps, squares = localise(model, waveform, clip.frames, method)
+    heard = f"{ASSETS}/{name}.wav"
+    write_whole(out / heard, wav(waveform.numpy(), clip.sample_rate))
+    shown = [pair(f"{name}-{k}", f, m, f"{name}-{k}.png") for k, (f, m) in enumerate(zip(squares, maps, strict=True))]
+    record: dict[str, Any] = {"audio": heard, "frames": shown}
+    if nearest:
+        middle = square(clip.frames[len(clip.frames) // 2][None], model.config.visual.size)[0]
+        z_a = embed_waveform(model, waveform)[0]
+        both, maps, cosine = nearest_transformation(model, middle, z_a, seed=seed, method=method)
+        pairs = [
+            pair(f"{name}-{word}", f, m, f"{ASSETS}/{name}-{word}-overlay.png")
+            for word, f, m in zip(("original", "nearest"), both, maps, strict=True)
+        ]
+        record["nearest"] = {"pairs": pairs, "cosine": round(cosine, 4)}
+    return record

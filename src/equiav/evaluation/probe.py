@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.data import ClipDataset, Split, evaluation_batches
-from equiav.evaluation.classification import accuracy, mean_average_precision
-from equiav.evaluation.embed import Say, device_of, read_tokens, silent
-from equiav.evaluation.features import View
-from equiav.evaluation.knn import nearest_votes
-from equiav.media import Inputs
-from equiav.models import EquiAV, mean_pool
-from equiav.types import Modality
+from equiav.build import build_dataset, present_splits
+from equiav.config import Config
+from equiav.data import Dataset, Labels, Subset, evenly_spaced, hold_out, labels_of, multi_hot, vocabulary
+from equiav.errors import DataError, ShapeError
+from equiav.evaluation.base import Report, Results, silent
+from equiav.evaluation.classification import (
+    accuracy,
+    by_class,
+    class_shares,
+    confusion_record,
+    guesses,
+    mean_average_precision,
+)
+from equiav.evaluation.embed import read_tokens
+from equiav.evaluation.examples import Examples
+from equiav.inference import LoadedModel
+from equiav.models import Tokens, mean_pool
+from equiav.types import AUDIO, SPLITS, VISUAL, Modality, Split
 
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+NEIGHBOURS = (1, 5, 10, 20, 50, 100, 200)
+TEMPERATURE = 0.07
+CHUNK = 1024
+HELD_OUT = 0.1
 LINEAR, NEAREST, NEAREST_SHARED = "linear probe", "neighbours, pooled tokens", "neighbours, shared space"
 
-Labelled = tuple[Tensor, Tensor]  # features (N, width), targets (N, classes)
+Labelled = tuple[Float[Tensor, "n width"], Float[Tensor, "n classes"]]  # features and targets
 
 
-def pooled_features(model: EquiAV, clips: ClipDataset, inputs: Inputs, *, batch: int = 64) -> dict[Modality, Tensor]:
-    """MeanPool(h) of every clip and modality."""
-    device = device_of(model)
-    given = (inputs.of(loaded.to(device)) for loaded in evaluation_batches(clips, batch=batch))
-    parts = read_tokens(model, given, lambda m, h: [mean_pool(h)])
-    # Clones are ordinary tensors, which a probe can learn on.
-    return {m: torch.cat(rows).clone() for m, (rows,) in parts.items()}
+# A classifier on given features
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class LinearProbe:
         return ((features - self.mean) / self.std) @ self.weight + self.bias
 
 
-def mean_and_std(features: Float[Tensor, "n width"]) -> tuple[Float[Tensor, " width"], Float[Tensor, " width"]]:
+def _mean_and_std(features: Float[Tensor, "n width"]) -> tuple[Float[Tensor, " width"], Float[Tensor, " width"]]:
     """What features are standardised with; one that never changes stays as it is."""
     return features.mean(dim=0), features.std(dim=0, correction=0).clamp(min=1e-6)
 
@@ -58,7 +68,7 @@ def fit_probe(
     features: Float[Tensor, "n width"], targets: Float[Tensor, "n classes"], penalty: float, *, single: bool = False
 ) -> LinearProbe:
     """Logistic regression by L-BFGS from zero, deterministic: one output per class, or one class of all (`single`)."""
-    mean, std = mean_and_std(features)
+    mean, std = _mean_and_std(features)
     x = (features - mean) / std
     weight = torch.zeros(x.shape[1], targets.shape[1], requires_grad=True)
     bias = torch.zeros(targets.shape[1], requires_grad=True)
@@ -76,83 +86,79 @@ def fit_probe(
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One way to classify one kind of features: what validation chose, and the figures on test, per cent."""
+class ProbeResult:
+    """One classifier on one kind of features: what validation chose, and the metrics on test, per cent."""
 
     setting: float  # the penalty, or the number of neighbours
-    validation: float  # the figure that chose it: accuracy where each has one class, else mean AP
+    validation: float  # the metric that chose it: accuracy where each has one class, else mean AP
     mean_average_precision: float
     accuracy: float | None  # where each has one class
     class_average_precision: list[float]  # NaN where the test split has none of a class
     scores: Float[Tensor, "n classes"]
 
-    def record(self) -> dict[str, Any]:
-        """As written to results files, without classes and scores."""
-        found = {"mAP": self.mean_average_precision, "accuracy": self.accuracy}
-        return {"setting": self.setting, "validation": self.validation, **found}
 
-
-def judge(
-    validation: dict[float, Tensor], test: dict[float, Tensor], targets: tuple[Tensor, Tensor], *, single: bool
-) -> Judged:
-    """Scores by setting on both splits: the best on validation is judged on test; of equals, the first."""
+def choose(
+    validation: Mapping[float, Tensor], test: Mapping[float, Tensor], targets: tuple[Tensor, Tensor], *, single: bool
+) -> ProbeResult:
+    """From scores by setting on both splits: the best on validation, measured on test; of equals, the first."""
     known, truth = targets
-    figures = {s: accuracy(x, known) if single else mean_average_precision(x, known)[0] for s, x in validation.items()}
-    best = max(figures, key=lambda s: -math.inf if math.isnan(figures[s]) else figures[s])
+    found = {s: accuracy(x, known) if single else mean_average_precision(x, known)[0] for s, x in validation.items()}
+    best = max(found, key=lambda s: -math.inf if math.isnan(found[s]) else found[s])
     scores = test[best]
     mean, each = mean_average_precision(scores, truth)
-    return Judged(best, figures[best], mean, accuracy(scores, truth) if single else None, each, scores)
+    return ProbeResult(best, found[best], mean, accuracy(scores, truth) if single else None, each, scores)
 
 
-def fit_probes(train: Labelled, *, single: bool = False) -> dict[float, LinearProbe]:
-    """A linear classifier with each penalty."""
-    return {penalty: fit_probe(*train, penalty, single=single) for penalty in PENALTIES}
+def linear_probes(
+    train: Labelled, validation: Labelled, tests: Sequence[Labelled], *, single: bool = False
+) -> list[ProbeResult]:
+    """A linear classifier fitted with each penalty; the one that validation chose, measured on each of the tests."""
+    fitted = {penalty: fit_probe(*train, penalty, single=single) for penalty in PENALTIES}
+
+    def scores(features: Tensor) -> dict[float, Tensor]:
+        logits = {penalty: probe(features) for penalty, probe in fitted.items()}
+        # Average precision compares clips, and only probabilities compare between them.
+        return {p: x.log_softmax(dim=1) for p, x in logits.items()} if single else logits
+
+    on_validation = scores(validation[0])
+    return [choose(on_validation, scores(x), (validation[1], y), single=single) for x, y in tests]
 
 
-def judge_probes(
-    fitted: dict[float, LinearProbe], validation: Labelled, test: Labelled, *, single: bool = False
-) -> Judged:
-    """Classifiers fitted with several penalties, judged with the one that validation chose."""
-    on = [{p: f(features) for p, f in fitted.items()} for features in (validation[0], test[0])]
-    if single:  # average precision compares clips, and only probabilities compare between them
-        on = [{p: logits.log_softmax(dim=1) for p, logits in scores.items()} for scores in on]
-    return judge(on[0], on[1], (validation[1], test[1]), single=single)
+def linear_probe(train: Labelled, validation: Labelled, test: Labelled, *, single: bool = False) -> ProbeResult:
+    """The same on one test part."""
+    return linear_probes(train, validation, [test], single=single)[0]
 
 
-def linear_probe(train: Labelled, validation: Labelled, test: Labelled, *, single: bool = False) -> Judged:
-    """A linear classifier fitted with each penalty, judged with the one that validation chose."""
-    return judge_probes(fit_probes(train, single=single), validation, test, single=single)
+def nearest_votes(
+    queries: Float[Tensor, "n width"],
+    features: Float[Tensor, "m width"],
+    targets: Float[Tensor, "m classes"],
+    counts: Sequence[int] = NEIGHBOURS,
+    *,
+    temperature: float = TEMPERATURE,
+) -> dict[int, Float[Tensor, "n classes"]]:
+    """For each k: the share of every class in the votes of the k features with the greatest cosine.
+
+    A neighbour's vote weighs exp(cosine / temperature). One search serves all k; those beyond m are left out.
+    """
+    counts = [k for k in counts if k <= len(features)]
+    if not counts:
+        raise ShapeError(f"{len(features)} features are fewer than the least number of neighbours asked for")
+    q, x = F.normalize(queries, dim=1), F.normalize(features, dim=1)
+    votes: dict[int, list[Tensor]] = {k: [] for k in counts}
+    for start in range(0, len(q), CHUNK):
+        cosine, place = (q[start : start + CHUNK] @ x.T).topk(max(counts), dim=1)
+        weight = ((cosine - cosine[:, :1]) / temperature).exp()  # the nearest weighs 1: nothing overflows
+        for k in counts:
+            share = weight[:, :k] / weight[:, :k].sum(dim=1, keepdim=True)
+            votes[k].append(torch.einsum("nk,nkc->nc", share, targets[place[:, :k]]))
+    return {k: torch.cat(parts) for k, parts in votes.items()}
 
 
-def neighbours(train: Labelled, validation: Labelled, test: Labelled, *, single: bool = False) -> Judged:
+def neighbours(train: Labelled, validation: Labelled, test: Labelled, *, single: bool = False) -> ProbeResult:
     """Votes of the k nearest, with the k that validation chose."""
     on = [{float(k): v for k, v in nearest_votes(part[0], *train).items()} for part in (validation, test)]
-    return judge(on[0], on[1], (validation[1], test[1]), single=single)
-
-
-def probe(train: Labelled, validation: Labelled, test: Labelled) -> tuple[float, float]:
-    """Mean AP of a linear probe on the test part, per cent, and the penalty that the validation part chose."""
-    judged = linear_probe(train, validation, test)
-    return judged.mean_average_precision, judged.setting
-
-
-def judge_views(
-    views: dict[Split, dict[str, View]], *, single: bool, say: Say = silent
-) -> dict[str, dict[str, Judged]]:
-    """Linear probe and neighbours on every view, the pooled tokens standardised for both: [view][way]."""
-    found: dict[str, dict[str, Judged]] = {}
-    for name in views["train"]:
-        say(f"fitting the probe on {name} features")
-        parts = [views[split][name] for split in ("train", "validation", "test")]
-        pooled, shared = [(p.pooled, p.targets) for p in parts], [(p.shared, p.targets) for p in parts]
-        mean, std = mean_and_std(parts[0].pooled)
-        alike = [((p.pooled - mean) / std, p.targets) for p in parts]  # else the larger modality alone decides
-        found[name] = {
-            LINEAR: linear_probe(*pooled, single=single),
-            NEAREST: neighbours(*alike, single=single),
-            NEAREST_SHARED: neighbours(*shared, single=single),
-        }
-    return found
+    return choose(on[0], on[1], (validation[1], test[1]), single=single)
 
 
 def guessing(train: Float[Tensor, "n classes"], test: Float[Tensor, "m classes"], *, single: bool) -> dict[str, float]:
@@ -162,3 +168,236 @@ def guessing(train: Float[Tensor, "n classes"], test: Float[Tensor, "m classes"]
     if single:
         found["accuracy"] = 100 * float(share[int(train.sum(dim=0).argmax())])
     return found
+
+
+# Frozen features
+
+
+@dataclass(frozen=True)
+class View:
+    """One modality, or all, of a split: pooled tokens, embeddings in the shared space, and what is true."""
+
+    pooled: Float[Tensor, "n width"]
+    shared: Float[Tensor, "n d"]
+    targets: Float[Tensor, "n classes"]
+
+
+def joint_name(modalities: Sequence[Modality]) -> str:
+    """What the view of several modalities side by side is called."""
+    return "audiovisual" if set(modalities) == {AUDIO, VISUAL} else "+".join(modalities)
+
+
+def frozen_features(
+    model: LoadedModel,
+    sides: Mapping[Modality, Dataset],
+    classes: Sequence[str],
+    *,
+    joint: bool = True,
+    report: Report = silent,
+) -> dict[str, View]:
+    """The views of labelled clips, by modality; `joint`: also all of a clip's modalities side by side.
+
+    `sides` are a dataset's `sides()`; a dataset that stands for several modalities is read once.
+    """
+
+    def reader(m: Modality, h: Tokens) -> list[Tensor]:
+        return [mean_pool(h), model.model.embed_tokens(m, h, model.banks.get(m))]
+
+    views: dict[str, View] = {}
+    for side in {id(side): side for side in sides.values()}.values():
+        modalities = [m for m in sides if sides[m] is side]
+        targets = multi_hot(labels_of(side), classes, [side.clip(i).id for i in range(len(side))])
+        read = read_tokens(model, side, reader, modalities=modalities, what="encoding", report=report)
+        views |= {m: View(pooled, F.normalize(shared, dim=1), targets) for m, (pooled, shared) in read.items()}
+    if joint and len(views) > 1:
+        parts = list(views.values())
+        pooled, shared = torch.cat([v.pooled for v in parts], dim=1), torch.cat([v.shared for v in parts], dim=1)
+        views[joint_name(tuple(sides))] = View(pooled, shared, parts[0].targets)
+    return views
+
+
+def probe_splits(config: Config) -> tuple[dict[Split, Dataset], str]:
+    """The three splits of a recipe's data, and where the validation part comes from.
+
+    Without a validation or test split, a tenth of the training sources stands in.
+    """
+    there = present_splits(config)
+    if there == set(SPLITS):
+        return {name: build_dataset(config, name) for name in SPLITS}, "its own split"
+    if not there & {"validation", "test"}:
+        raise DataError("there are only training clips; a probe needs a validation or test split to be judged on")
+    train = build_dataset(config, "train")
+    test = build_dataset(config, "test" if "test" in there else "validation")
+    held = hold_out([train.clip(i).group for i in range(len(train))], HELD_OUT)
+    rest, kept = (Subset(train, np.flatnonzero(which)) for which in (~held, held))
+    said = "a tenth of the training sources" + ("" if "test" in there else "; the validation split is the test")
+    return {"train": rest, "validation": kept, "test": test}, said
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The clips of a split that take part: those with labels, by modality."""
+
+    sides: dict[Modality, Dataset]
+    labelled: int  # in the whole split
+
+
+def _part(dataset: Dataset, name: str, modalities: Sequence[Modality], classes: Labels, limit: int | None) -> _Part:
+    """The labelled clips of a split, at most `limit` of each side, evenly spaced; unknown labels are refused."""
+    given = {m: side for m, side in dataset.sides().items() if m in modalities}
+    sides: dict[Modality, Dataset] = {}
+    counts = []
+    for side in {id(side): side for side in given.values()}.values():
+        rows = [i for i, labels in enumerate(labels_of(side)) if labels]
+        if not rows:
+            raise DataError(f"no clip of the {name} split has a label; prepare the data from a list that gives some")
+        used = [rows[k] for k in evenly_spaced(len(rows), limit or len(rows))]
+        chosen = Subset(side, used, [m for m in given if given[m] is side])
+        if strange := sorted({label for labels in labels_of(chosen) for label in labels} - set(classes)):
+            raise DataError(
+                f"{len(strange)} labels of the {name} split do not occur in training: {', '.join(strange[:5])}"
+            )
+        sides |= dict.fromkeys(chosen.modalities, chosen)
+        counts.append(len(rows))
+    return _Part({m: sides[m] for m in modalities}, counts[0])
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The evaluator of frozen features: linear probe and nearest neighbours, trained on `train`.
+
+    `validation` chooses the penalty and the number of neighbours; see `probe_splits`. At most `limit` labelled clips
+    of each split take part, evenly spaced (None: all). `single` None: one class is chosen of all where every clip has
+    exactly one. `validation_part` is for the record. `neighbours` False: the linear probe alone.
+    """
+
+    train: Dataset
+    validation: Dataset
+    limit: int | None = None
+    single: bool | None = None
+    neighbours: bool = True
+    validation_part: str = "its own split"
+    examples: int = 6
+    report: Report = silent
+
+    primary = "probe/audiovisual/linear probe/mAP"
+    greater_is_better = True
+
+    def __call__(self, model: LoadedModel, dataset: Dataset) -> Results:
+        """Every modality by itself, and all together where those of a clip belong together."""
+        modalities = [m for m in model.modalities if m in dataset.modalities]
+        classes = vocabulary(self.train)
+        splits = {"train": self.train, "validation": self.validation, "test": dataset}
+        parts = {name: _part(of, name, modalities, classes, self.limit) for name, of in splits.items()}
+        _refuse_unseen(parts, classes)
+        views = {}
+        for name, part in parts.items():
+            self.report(f"encoding the {name} split")
+            views[name] = frozen_features(model, part.sides, classes, joint=dataset.one_to_one, report=self.report)
+        single = self.single
+        if single is None:
+            single = all(bool((v.targets.sum(dim=1) == 1).all()) for of in views.values() for v in of.values())
+        found = {view: self._results(views, view, single) for view in views["test"]}
+        metric = "accuracy" if single else "mAP"
+        truth = {view: v.targets for view, v in views["test"].items()}
+        shown = Examples(parts["test"].sides, model.config)
+        record: dict[str, Any] = {
+            "task": "probe",
+            "limit": self.limit or 0,
+            "probe": {view: {way: _record(r) for way, r in ways.items()} for view, ways in found.items()},
+            "chance": {view: guessing(views["train"][view].targets, truth[view], single=single) for view in found},
+            "class_AP": {view: by_class(ways[LINEAR].class_average_precision, classes) for view, ways in found.items()},
+            "class_share": class_shares(list(truth.values())[-1], classes),
+            "counts": {
+                name: {m: len(side) for m, side in part.sides.items()} | {"labelled": part.labelled}
+                for name, part in parts.items()
+            },
+            "validation_part": self.validation_part,
+            "chosen_by": f"{metric} on validation",
+            "metric": metric,
+            "confusion": {
+                view: confusion_record(ways[LINEAR].scores, truth[view], classes)
+                for view, ways in found.items()
+                if single
+            },
+            "checkpoint": model.meta,
+        }
+        if len(modalities) == 1:
+            record["remark"] = f"the data hold only one modality: {modalities[0]}"
+        elif not dataset.one_to_one:
+            record["remark"] = "audio-visual: not defined, because no sound of this set belongs to one image"
+        record["examples"] = self._examples(shown, parts["test"], found, truth, classes, single=single)
+        return Results(
+            record,
+            primary=f"probe/{list(found)[-1]}/{LINEAR}/{metric}",
+            lines=tuple(_lines(record)),
+            template="probe.html",
+            assets=shown.assets,
+            watch="probe",
+        )
+
+    def _results(self, views: Mapping[str, Mapping[str, View]], name: str, single: bool) -> dict[str, ProbeResult]:
+        """All classifiers on one view."""
+        self.report(f"fitting the probe on {name} features")
+        parts = [views[split][name] for split in SPLITS]
+        train, validation, test = ((p.pooled, p.targets) for p in parts)
+        found = {LINEAR: linear_probe(train, validation, test, single=single)}
+        if self.neighbours:
+            mean, std = _mean_and_std(parts[0].pooled)
+            alike = [((p.pooled - mean) / std, p.targets) for p in parts]  # else the larger modality alone decides
+            found[NEAREST] = neighbours(*alike, single=single)
+            found[NEAREST_SHARED] = neighbours(*((p.shared, p.targets) for p in parts), single=single)
+        return found
+
+    def _examples(
+        self,
+        shown: Examples,
+        part: _Part,
+        found: Mapping[str, Mapping[str, ProbeResult]],
+        truth: Mapping[str, Tensor],
+        classes: Labels,
+        *,
+        single: bool,
+    ) -> list[dict[str, Any]]:
+        """Evenly spaced clips and what the linear probe takes them for; where modalities stand apart, of each some."""
+        groups = [tuple(part.sides)] if len({id(s) for s in part.sides.values()}) == 1 else [(m,) for m in part.sides]
+        examples = []
+        for group in groups:
+            side = part.sides[group[0]]
+            views = [view for view in found if view in group or len(groups) == 1]
+            for i in evenly_spaced(len(side), self.examples):
+                clip = side.clip(i)
+                said = {v: guesses(found[v][LINEAR].scores[i], truth[v][i], classes, single=single) for v in views}
+                items = {m: shown.item(m, i, play=True) for m in group}
+                examples.append({"id": clip.id, "labels": list(clip.labels), "items": items, "views": said})
+        return examples
+
+
+def _record(result: ProbeResult) -> dict[str, float | None]:
+    found = {"mAP": result.mean_average_precision, "accuracy": result.accuracy}
+    return {"setting": result.setting, "validation": result.validation, **found}
+
+
+def _refuse_unseen(parts: Mapping[str, _Part], classes: Labels) -> None:
+    """Refuses labels that no training clip has: no probe could learn them."""
+    for m, train in parts["train"].sides.items():
+        seen = {label for labels in labels_of(train) for label in labels}
+        for split in ("validation", "test"):
+            used = {label for labels in labels_of(parts[split].sides[m]) for label in labels}
+            if unknown := [c for c in classes if c in used - seen]:
+                raise DataError(
+                    f"{len(unknown)} labels of the {split} split do not occur among the {len(train)} training "
+                    f"clips used ({m}): {', '.join(unknown[:5])}; raise --limit or relabel"
+                )
+
+
+def _lines(record: Mapping[str, Any]) -> list[str]:
+    """The metrics for a terminal."""
+    lines = []
+    for view, ways in record["probe"].items():
+        for way, r in ways.items():
+            second = "" if r["accuracy"] is None else f", accuracy {r['accuracy']:.1f}"
+            setting = f"penalty {r['setting']:g}" if way == LINEAR else f"k = {r['setting']:g}"
+            lines.append(f"{view}, {way}: mAP {r['mAP']:.1f}{second} ({setting})")
+        lines.append(f"{view}, chance: " + ", ".join(f"{k} {v:.1f}" for k, v in record["chance"][view].items()))
+    return [*lines, *([record["remark"]] if "remark" in record else [])]

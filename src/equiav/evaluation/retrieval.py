@@ -5,9 +5,9 @@ Ranks are counted without ever holding the square matrix of similarities.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import combinations, permutations
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -17,17 +17,21 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from equiav.build import build_bank
-from equiav.data import Dataset, labels_of, multi_hot
+from equiav.data import Dataset, evenly_spaced, labels_of, multi_hot
 from equiav.errors import DataError, ShapeError
 from equiav.evaluation.base import Report, Results, silent
 from equiav.evaluation.embed import embed_with_banks
+from equiav.evaluation.examples import Examples
 from equiav.inference import Banks, LoadedModel
 from equiav.types import VISUAL, Embeddings, Modality
 
 CHUNK = 512
 KS = (1, 5, 10)
 SIZES = ("pool", "queries", "gallery", "chance")  # what no bank can change
+FOUND = 5  # items shown for a query
+EDGES = (1, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)  # of the bins of ranks
 Metrics = dict[str, dict[str, float]]  # by direction and name
+Ranks = dict[tuple[Modality, Modality], Int[Tensor, " n"]]  # by query and gallery
 
 
 def direction(query: Modality, gallery: Modality) -> str:
@@ -129,15 +133,45 @@ def class_metrics(
     return found | {"queries": len(queries), "gallery": len(gallery)}
 
 
+def all_ranks(embeddings: Embeddings) -> Ranks:
+    """Ranks in every direction between two modalities, each clip's own partner looked for among all clips."""
+    found: Ranks = {}
+    for a, b in combinations(embeddings.vectors, 2):
+        found[a, b], found[b, a] = both_ranks(embeddings[a], embeddings[b])
+    return {pair: found[pair] for pair in permutations(embeddings.vectors, 2)}
+
+
 def retrieval_metrics(embeddings: Embeddings, ks: Sequence[int] = KS) -> Metrics:
-    """Every direction between two modalities, each clip's own partner looked for among all clips."""
-    found: Metrics = {}
-    done: dict[tuple[Modality, Modality], Tensor] = {}
-    for a, b in permutations(embeddings.vectors, 2):
-        if (a, b) not in done:
-            done[a, b], done[b, a] = both_ranks(embeddings[a], embeddings[b])
-        found[direction(a, b)] = rank_metrics(done[a, b], ks)
-    return found
+    """R@k in every direction between two modalities, each clip's own partner looked for among all clips."""
+    return {direction(*pair): rank_metrics(of, ks) for pair, of in all_ranks(embeddings).items()}
+
+
+def rank_histogram(ranked: Ranks) -> dict[str, dict[str, float]]:
+    """Per cent of queries whose partner has which rank, by direction and bin (they widen), and by chance."""
+    pool = len(next(iter(ranked.values())))
+    ends = [*(e for e in EDGES if e < pool), pool]
+    bins = list(zip([1, *(e + 1 for e in ends[:-1])], ends, strict=True))
+    found = {
+        direction(*pair): {_bin(a, b): 100 * float(((r >= a) & (r <= b)).double().mean()) for a, b in bins}
+        for pair, r in ranked.items()
+    }
+    return found | {"chance": {_bin(a, b): 100 * (b - a + 1) / pool for a, b in bins}}
+
+
+def _bin(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low}-{high}"
+
+
+def labelled_embeddings(dataset: Dataset, embeddings: Embeddings) -> dict[Modality, tuple[list[int], Tensor, Tensor]]:
+    """The clips that have labels, by modality: their numbers, embeddings and classes; empty where one has none."""
+    sides = dataset.sides()
+    labels = {m: labels_of(sides[m]) for m in embeddings.vectors}
+    classes = dataset.classes or sorted({label for of in labels.values() for clip in of for label in clip})
+    found = {}
+    for m, of_clips in labels.items():
+        rows = [i for i, of_clip in enumerate(of_clips) if of_clip]
+        found[m] = (rows, embeddings[m][rows], multi_hot([of_clips[i] for i in rows], classes))
+    return found if all(rows for rows, _, _ in found.values()) else {}
 
 
 def class_retrieval_metrics(dataset: Dataset, embeddings: Embeddings) -> Metrics:
@@ -145,16 +179,8 @@ def class_retrieval_metrics(dataset: Dataset, embeddings: Embeddings) -> Metrics
 
     Clips without labels are left out; empty where none has any.
     """
-    sides = dataset.sides()
-    labels = {m: labels_of(sides[m]) for m in embeddings.vectors}
-    classes = dataset.classes or sorted({label for of in labels.values() for clip in of for label in clip})
-    rows = {m: [i for i, of_clip in enumerate(labels[m]) if of_clip] for m in labels}
-    if not all(rows.values()):
-        return {}
-    known = {
-        m: (embeddings[m][rows[m]], multi_hot([labels[m][i] for i in rows[m]], classes)) for m in embeddings.vectors
-    }
-    return {direction(a, b): class_metrics(*known[a], *known[b]) for a, b in permutations(known, 2)}
+    known = labelled_embeddings(dataset, embeddings)
+    return {direction(a, b): class_metrics(*known[a][1:], *known[b][1:]) for a, b in permutations(known, 2)}
 
 
 def spread(records: Sequence[Metrics]) -> dict[str, dict[str, dict[str, float]]]:
@@ -173,17 +199,23 @@ class Retrieval:
     """The evaluator of retrieval, in all directions between the modalities of a dataset.
 
     `banks` further banks of augmentation vectors, from the seeds that follow the stored one's, state how much the
-    choice of bank matters; a model that uses no bank gets none. `pages`: with examples to look at.
+    choice of bank matters; a model that uses no bank gets none. `split` is for the record. `examples` queries of the
+    first direction are shown, half as many of the worst, and half as many of every other direction; 0 shows none.
     """
 
     ks: tuple[int, ...] = KS
     banks: int = 0
     all_frames: bool = False
-    pages: bool = False
+    split: str | None = None
+    examples: int = 8
     report: Report = silent
 
-    primary = "retrieval/audio_to_video/R@10"
     greater_is_better = True
+
+    @property
+    def primary(self) -> str:
+        """The last R@k from audio to video, where clips pair the modalities."""
+        return f"retrieval/audio_to_video/R@{self.ks[-1]}"
 
     def __call__(self, model: LoadedModel, dataset: Dataset) -> Results:
         """Both directions of every pair of modalities, from the same embeddings."""
@@ -191,31 +223,89 @@ class Retrieval:
             raise DataError("images paired by class have no frames; leave --all-frames out")
         others, seeds = further_banks(model, self.banks)
         found = embed_with_banks(model, dataset, [model.banks, *others], all_frames=self.all_frames, report=self.report)
-        measure = self._measure(dataset)
-        records = [measure(embeddings) for embeddings in found]
+        embeddings = found[0]
+        if len(embeddings.vectors) < 2:
+            raise DataError(f"retrieval needs two modalities; these clips hold only {', '.join(embeddings.vectors)}")
+        if dataset.one_to_one:
+            ranked = [all_ranks(of_bank) for of_bank in found]
+            records = [{direction(*pair): rank_metrics(r, self.ks) for pair, r in of.items()} for of in ranked]
+            guess = {f"R@{k}": chance(k, len(embeddings.ids)) for k in self.ks}
+        else:
+            ranked = []
+            records = [class_retrieval_metrics(dataset, of_bank) for of_bank in found]
+            if not records[0]:
+                raise DataError("only classes pair these modalities, and no clip of one of them has a label")
+            first = next(iter(records[0].values()))
+            guess = {name: first["chance"] for name in first if name not in SIZES}
+        shown = Examples(dataset.sides(), model.config)
         record: dict[str, Any] = {
+            "task": "retrieval",
+            "split": self.split,
             "frames": "all" if self.all_frames else "middle",
+            "one_to_one": dataset.one_to_one,
             "retrieval": records[0],
-            "by_class": class_retrieval_metrics(dataset, found[0]) if dataset.one_to_one else {},
+            "chance": guess,
+            "by_class": class_retrieval_metrics(dataset, embeddings) if dataset.one_to_one else {},
             "spread_over_banks": spread(records) if others else {},
             "further_bank_seeds": list(seeds),
             "bank_seed": model.config.bank.seed,
             "bank_size": model.config.bank.size,
+            "checkpoint": model.meta,
+            "rank_histogram": rank_histogram(ranked[0]) if ranked else {},
+            "examples": [],
         }
-        forth = next(iter(records[0]))
+        if self.examples:
+            self.report("drawing examples")
+            record["examples"] = list(self._examples(shown, dataset, embeddings, ranked[0] if ranked else {}))
         metric = f"R@{self.ks[-1]}" if dataset.one_to_one else "P@10"
         return Results(
-            "retrieval",
             record,
-            primary=f"retrieval/{forth}/{metric}",
+            primary=f"retrieval/{next(iter(records[0]))}/{metric}",
             lines=tuple(_lines(record)),
+            template="retrieval.html",
+            assets=shown.assets,
             watch="retrieval",
         )
 
-    def _measure(self, dataset: Dataset) -> Any:
-        if dataset.one_to_one:
-            return lambda embeddings: retrieval_metrics(embeddings, self.ks)
-        return lambda embeddings: class_retrieval_metrics(dataset, embeddings)
+    def _examples(
+        self, shown: Examples, dataset: Dataset, embeddings: Embeddings, ranked: Ranks
+    ) -> Iterator[dict[str, Any]]:
+        """Queries with what is found first for them, in sections: direction, how they were chosen, queries."""
+        few = max(1, self.examples // 2)
+        for number, (a, b) in enumerate(permutations(embeddings.vectors, 2)):
+            chosen = {"evenly spaced": evenly_spaced(len(embeddings[a]), few if number else self.examples)}
+            if number == 0:
+                chosen["worst"] = _worst(dataset, embeddings, a, b, few, ranked.get((a, b)))
+            for choice, queries in chosen.items():
+                asked = [_answers(shown, embeddings, a, b, query, ranked.get((a, b))) for query in queries]
+                yield {"direction": direction(a, b), "choice": choice, "queries": asked}
+
+
+def _answers(
+    shown: Examples, embeddings: Embeddings, a: Modality, b: Modality, query: int, found_at: Tensor | None
+) -> dict[str, Any]:
+    """A query and the items found first for it; where clips pair the modalities also its own partner and rank."""
+    similarity = F.normalize(embeddings[b], dim=1) @ F.normalize(embeddings[a][query], dim=0)
+    asked = shown.item(a, query, play=True)
+    answers = []
+    for j in similarity.topk(min(FOUND, len(similarity))).indices.tolist():
+        item = shown.item(b, j)
+        right = j == query if found_at is not None else bool(set(asked["labels"]) & set(item["labels"]))
+        answers.append({**item, "score": round(float(similarity[j]), 4), "right": right})
+    own = {} if found_at is None else {"own": shown.item(b, query), "rank": int(found_at[query])}
+    return {"query": asked, **own, "found": answers}
+
+
+def _worst(
+    dataset: Dataset, embeddings: Embeddings, a: Modality, b: Modality, count: int, found_at: Tensor | None
+) -> list[int]:
+    """The queries whose partner has the worst rank, or with the least average precision where only classes pair."""
+    if found_at is not None:
+        return found_at.topk(min(count, len(found_at))).indices.tolist()  # type: ignore[no-any-return]
+    known = labelled_embeddings(dataset, embeddings)
+    rows, *queries = known[a]
+    scores = class_scores(*queries, *known[b][1:])
+    return [rows[i] for i in (-scores.average_precision).topk(min(count, len(rows))).indices.tolist()]
 
 
 def further_banks(model: LoadedModel, count: int) -> tuple[list[Banks], tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Literal, cast
@@ -9,6 +10,7 @@ from typing import Literal, cast
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from equiav.errors import ShapeError
 from equiav.models.encoder import Encoder
 from equiav.models.heads import ProjectionHead
 from equiav.models.layers import Tokens
@@ -44,6 +46,13 @@ class EmbeddingModel(nn.Module, ABC):
     def embed(self, modality: Modality, x: Tensor, bank: Tensor | None = None) -> Float[Tensor, "b out"]:
         """The same from encoder inputs."""
         return self.embed_tokens(modality, self.encode(modality, x), bank)
+
+    def grid(self, modality: Modality, x: Tensor, h: Tokens) -> tuple[int, int]:
+        """Rows and columns of the tokens h of an input x, for maps; a square unless a model knows better."""
+        side = math.isqrt(h.shape[1])
+        if side * side != h.shape[1]:
+            raise ShapeError(f"{h.shape[1]} tokens of {modality} input are no square: this model has no maps")
+        return side, side
 
 
 class Branch(nn.Module):
@@ -94,6 +103,10 @@ class EquiAV(EmbeddingModel):
     def encode(self, modality: Modality, x: Tensor) -> Tokens:
         """h = f(x), Eq. (3)."""
         return self[modality].encode(x)
+
+    def grid(self, modality: Modality, x: Tensor, h: Tokens) -> tuple[int, int]:
+        """As the encoder says."""
+        return self[modality].f.grid_of(x)
 
     def embed_tokens(self, modality: Modality, h: Tokens, bank: Tensor | None = None) -> Float[Tensor, "b out"]:
         """The embedding of the kind that was contrasted in training, on a fixed bank of vectors."""

@@ -1,34 +1,59 @@
-"""Figures, tables and players as images and self-contained HTML; knows nothing of what is measured."""
+"""Plots, images and self-contained pages: Jinja2 templates over plain records."""
 
-from equiav.report.figures import bars, curves, matrix, new_figure, picture_row, png, save, spectrogram_row, value_table
-from equiav.report.html import Page, cards, data_uri, image, picture_png, player, row, table, wav
-from equiav.report.overlay import heat_overlay, outlined
-from equiav.report.spread import Interval, banded_curves, intervals
-from equiav.report.templates import render
+from equiav.report.figures import (
+    Interval,
+    banded_curves,
+    bar_plot,
+    bars,
+    class_bars,
+    confusion_plot,
+    curve_plots,
+    curves,
+    image_row,
+    intervals,
+    matrix,
+    matrix_plot,
+    new_figure,
+    png,
+    save,
+    spectrogram_png,
+    spectrogram_row,
+    value_table,
+)
+from equiav.report.html import Page, cards, image, player, row, table
+from equiav.report.images import data_uri, heat_overlay, image_png, outlined, wav
+from equiav.report.templates import render, write_page
 
 __all__ = [
     "Interval",
     "Page",
     "banded_curves",
+    "bar_plot",
     "bars",
     "cards",
+    "class_bars",
+    "confusion_plot",
+    "curve_plots",
     "curves",
     "data_uri",
     "heat_overlay",
     "image",
+    "image_png",
+    "image_row",
     "intervals",
     "matrix",
+    "matrix_plot",
     "new_figure",
     "outlined",
-    "picture_png",
-    "picture_row",
     "player",
     "png",
     "render",
     "row",
     "save",
+    "spectrogram_png",
     "spectrogram_row",
     "table",
     "value_table",
     "wav",
+    "write_page",
 ]

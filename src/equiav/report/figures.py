@@ -1,4 +1,4 @@
-"""Figures as PNG files or bytes, drawn without a screen."""
+"""Plots as PNG, drawn without a screen: building blocks on axes, and whole plots of what results hold."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from equiav.io import write_whole
 
 Array = NDArray[np.float32] | NDArray[np.uint8]
+Interval = tuple[float, float, float]  # mean, low, high
+MOST_CLASSES = 40  # bars on one plot; of more classes, the worst and the best halves
+NAMED_CLASSES = 60  # rows of a confusion matrix that can still carry names
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -36,8 +39,11 @@ def save(figure: Figure, path: Path, dpi: int = 110) -> None:
     write_whole(path, png(figure, dpi))
 
 
-def bare(axes: Axes, title: str = "") -> Axes:
-    """Axes without ticks, for pictures."""
+# On axes
+
+
+def _bare(axes: Axes, title: str = "") -> Axes:
+    """Axes without ticks, for images."""
     axes.set_xticks([])
     axes.set_yticks([])
     if title:
@@ -45,16 +51,16 @@ def bare(axes: Axes, title: str = "") -> Axes:
     return axes
 
 
-def picture_row(axes: Sequence[Axes], pictures: Sequence[Array], titles: Sequence[str]) -> None:
-    """Pictures (H, W, 3) side by side."""
-    for axis, picture, title in zip(axes, pictures, titles, strict=True):
-        bare(axis, title).imshow(picture, interpolation="nearest")
+def image_row(axes: Sequence[Axes], images: Sequence[Array], titles: Sequence[str]) -> None:
+    """Images (H, W, 3) side by side."""
+    for axis, image, title in zip(axes, images, titles, strict=True):
+        _bare(axis, title).imshow(image, interpolation="nearest")
 
 
 def spectrogram_row(axes: Sequence[Axes], spectrograms: Sequence[Array], limits: tuple[float, float]) -> None:
     """Spectrograms (T, F), time to the right, frequency upwards, in one colour scale."""
     for axis, spectrogram in zip(axes, spectrograms, strict=True):
-        bare(axis).imshow(spectrogram.T, origin="lower", aspect="auto", cmap="magma", vmin=limits[0], vmax=limits[1])
+        _bare(axis).imshow(spectrogram.T, origin="lower", aspect="auto", cmap="magma", vmin=limits[0], vmax=limits[1])
 
 
 def value_table(axis: Axes, values: Array, names: Sequence[str], columns: Sequence[str]) -> None:
@@ -69,14 +75,19 @@ def value_table(axis: Axes, values: Array, names: Sequence[str], columns: Sequen
     axis.tick_params(length=0)
 
 
-def curves(axis: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str) -> None:
-    """Lines with their names."""
-    for name, (xs, ys) in series.items():
-        axis.plot(xs, ys, label=name, linewidth=1.4, marker="o" if len(xs) < 20 else None, markersize=3)
+def _finish(axis: Axes, x: str, y: str) -> None:
+    """Names of the axes, a grid, a legend."""
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.grid(alpha=0.25)
     axis.legend(frameon=False, fontsize=8)
+
+
+def curves(axis: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[float]]], x: str, y: str) -> None:
+    """Lines with their names."""
+    for name, (xs, ys) in series.items():
+        axis.plot(xs, ys, label=name, linewidth=1.4, marker="o" if len(xs) < 20 else None, markersize=3)
+    _finish(axis, x, y)
 
 
 def bars(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[float]], y: str, *, digits: int = 1) -> None:
@@ -93,8 +104,120 @@ def bars(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[float]
 
 
 def matrix(axis: Axes, values: Array, x: str, y: str) -> None:
-    """A square of numbers as a picture with its scale."""
+    """A matrix of numbers as an image with its scale."""
     drawn = axis.imshow(values, cmap="viridis", interpolation="nearest")
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.figure.colorbar(drawn, ax=axis, shrink=0.8)
+
+
+def intervals(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Interval]], x: str) -> None:
+    """One line per group, from the top down; a dot and its interval per series, zero marked."""
+    places = np.arange(len(groups))[::-1]
+    for i, (name, values) in enumerate(series.items()):
+        mean, low, high = np.array(values, dtype=float).T
+        at = places - (i - (len(series) - 1) / 2) * 0.7 / max(1, len(series))
+        axis.errorbar(mean, at, xerr=[mean - low, high - mean], fmt="o", markersize=4, capsize=3, label=name)
+    axis.axvline(0, color="#808080", linewidth=0.8)
+    axis.set_yticks(places, groups)
+    axis.set_xlabel(x)
+    axis.grid(axis="x", alpha=0.25)
+    axis.legend(frameon=False, fontsize=8, ncols=len(series), loc="lower right", bbox_to_anchor=(1, 1))
+
+
+def banded_curves(
+    axis: Axes,
+    at: Sequence[float],
+    series: Mapping[str, Sequence[Interval]],
+    levels: Mapping[str, float],
+    x: str,
+    y: str,
+) -> None:
+    """Lines in bands over a logarithmic axis of whole numbers, and levels that do not depend on it."""
+    for name, values in series.items():
+        mean, low, high = np.array(values, dtype=float).T
+        (line,) = axis.plot(at, mean, marker="o", markersize=3, linewidth=1.4, label=name)
+        axis.fill_between(at, low, high, alpha=0.12, color=line.get_color(), linewidth=0)
+    for name, level in levels.items():
+        axis.axhline(level, color="#606060", linestyle="--", linewidth=1.2, label=name)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(at, [f"{value:g}" for value in at])
+    _finish(axis, x, y)
+
+
+# Whole plots of records: what templates call
+
+
+def spectrogram_png(spectrogram: Array, width: float = 1.9, height: float = 1.1, dpi: int = 70) -> bytes:
+    """One spectrogram (T, F), small, in its own colour scale."""
+    figure = new_figure(width, height)
+    spectrogram_row([figure.add_subplot()], [spectrogram], (float(spectrogram.min()), float(spectrogram.max())))
+    return png(figure, dpi)
+
+
+def bar_plot(series: Mapping[str, Mapping[str, float | None]], y: str, x: str = "", width: float = 6.5) -> bytes:
+    """Grouped bars: values by series and group; the last series names the groups, "audio_to_video" becomes words."""
+    groups = list(list(series.values())[-1])
+    figure = new_figure(width, 3.0)
+    axis = figure.add_subplot()
+    values = {name.replace("_", " "): [of.get(g) or 0.0 for g in groups] for name, of in series.items()}
+    bars(axis, groups, values, y)
+    axis.margins(y=0.1)
+    axis.set_xlabel(x)
+    return png(figure)
+
+
+def curve_plots(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], x: str = "step") -> bytes:
+    """Curves side by side, one panel per y axis: points (x, y) by panel and name."""
+    figure = new_figure(5.0 * len(panels), 3.2)
+    axes = np.atleast_1d(figure.subplots(1, len(panels)))
+    for axis, (y, series) in zip(axes, panels.items(), strict=True):
+        points = {name: np.array(of, dtype=float).reshape(-1, 2).T for name, of in series.items()}
+        curves(axis, {name: (of[0].tolist(), of[1].tolist()) for name, of in points.items()}, x, y)
+    return png(figure)
+
+
+def matrix_plot(values: Sequence[Sequence[float]], x: str, y: str) -> bytes:
+    """A matrix of numbers as an image with its scale."""
+    figure = new_figure(5.4, 4.6)
+    matrix(figure.add_subplot(), np.array(values, dtype=np.float32), x, y)
+    return png(figure)
+
+
+def class_bars(values: Mapping[str, Mapping[str, float | None]], shares: Mapping[str, float]) -> bytes:
+    """Horizontal bars of average precision, classes ordered by the last series; a black line at each class's share."""
+    last = list(values.values())[-1]
+    known = {name: value for name, value in last.items() if value is not None}
+    order = sorted(known, key=lambda name: known[name])
+    if len(order) > MOST_CLASSES:
+        order = order[: MOST_CLASSES // 2] + order[-MOST_CLASSES // 2 :]
+    figure = new_figure(8.0, 1 + (0.1 + 0.14 * len(values)) * max(1, len(order)))
+    axis = figure.add_subplot()
+    height = 0.84 / len(values)
+    for i, (name, each) in enumerate(values.items()):
+        places = [p + (i - (len(values) - 1) / 2) * height for p in range(len(order))]
+        drawn = axis.barh(places, [each[c] or 0.0 for c in order], height * 0.92, label=name)
+        axis.bar_label(drawn, fmt="%.0f", fontsize=7, padding=1)
+    ends = [[p + side for p in range(len(order))] for side in (-0.42, 0.42)]
+    axis.vlines([shares[c] for c in order], ends[0], ends[1], "k")
+    axis.set_yticks(range(len(order)), order, fontsize=8)
+    axis.set_xlabel("average precision, per cent")
+    axis.set_xlim(0, 106)
+    if len(values) > 1:
+        axis.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(values))
+    return png(figure)
+
+
+def confusion_plot(shares: Mapping[str, Mapping[str, float]], classes: Sequence[str]) -> bytes:
+    """Per cent of each class (row) that is taken for each (column), as results hold them: what is zero is left out."""
+    names = list(classes)
+    values = np.array([[shares.get(a, {}).get(b, 0.0) for b in names] for a in names], dtype=np.float32)
+    side = min(9.0, 3.5 + 0.18 * len(names))
+    figure = new_figure(side + 1, side)
+    axis = figure.add_subplot()
+    matrix(axis, values, "taken for", "true")
+    if len(names) <= NAMED_CLASSES:
+        size = 8 if len(names) <= 25 else 6
+        axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
+        axis.set_yticks(range(len(names)), names, fontsize=size)
+    return png(figure)

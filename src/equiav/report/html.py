@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import wave
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -12,37 +9,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from equiav.io import write_whole
+from equiav.report.images import data_uri, wav
 
 STYLE = (Path(__file__).with_name("templates") / "style.css").read_text(encoding="utf-8")
-
-
-def data_uri(kind: str, content: bytes) -> str:
-    """Bytes inside the page."""
-    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def picture_png(picture: NDArray[np.uint8], scale: int = 1) -> bytes:
-    """A picture (H, W, 3) as PNG, each pixel `scale` times as large."""
-    image = Image.fromarray(picture)
-    if scale > 1:
-        image = image.resize((image.width * scale, image.height * scale), Image.Resampling.NEAREST)
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def wav(samples: NDArray[np.float32], rate: int) -> bytes:
-    """A mono sound in [-1, 1] as a 16-bit WAV file."""
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(rate)
-        file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
-    return buffer.getvalue()
 
 
 def player(samples: NDArray[np.float32], rate: int) -> str:

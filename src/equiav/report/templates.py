@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from equiav.report.html import data_uri
+from equiav.io import write_whole
+from equiav.report import figures
+from equiav.report.images import data_uri
 
 
 def render(template_name: str, **data: Any) -> str:
@@ -24,6 +27,20 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        extensions=["jinja2.ext.do"],
     )
     found.filters["data_uri"] = lambda content, kind: data_uri(kind, content)
     return found
+
+
+def write_page(results: Path, page: Path, template_name: str) -> Path:
+    """Writes the page of a results file, from what stands in it alone, as one file that needs nothing else.
+
+    Templates get the record as `results`, the plots as `figures`, and `asset(name)`: the bytes of a file beside it.
+    """
+    record = json.loads(results.read_text(encoding="utf-8"))
+    html = render(
+        template_name, results=record, figures=figures, asset=lambda name: (results.parent / name).read_bytes()
+    )
+    write_whole(page, html)
+    return page

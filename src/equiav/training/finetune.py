@@ -14,7 +14,6 @@ from equiav.build import (
     LabelledSplits,
     build_classification,
     build_classifier,
-    build_inputs,
     build_splits,
     encoder_size,
     finetuning_sections,
@@ -25,19 +24,11 @@ from equiav.config import Config, ShardsConfig
 from equiav.data import INDEX, META, ShardDataset, prepare, read_benchmark
 from equiav.distributed import broadcast_flag, rank, world_size
 from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError
-from equiav.evaluation import (
-    RESULTS,
-    Classified,
-    # classification_page,
-    # classification_record,
-    classify_dataset,
-    # write_evaluation,
-)
-from equiav.inference import load_classifier
+from equiav.evaluation import RESULTS, Classification, Results, metrics_line
+from equiav.inference import LoadedClassifier, load_classifier
 from equiav.models import Classifier, load_strict
 from equiav.objectives import ClassificationObjective
 from equiav.randomness import generator
-from equiav.report import Page, bars, cards, new_figure, png, table
 from equiav.training.log import RunLog
 from equiav.training.mixup import Mixing, draw_mixing, mix_batch
 from equiav.training.optim import layer_scales
@@ -94,7 +85,7 @@ class Finetuner(Trainer):
     def _evaluate(self, journal: RunLog | None) -> None:
         if self.step % self.every and self.step != self.total:
             return
-        values = self.validate().metrics().record()
+        values = self.validate()["metrics"]
         score = values[self.tune.metric]
         if journal:
             journal.write("validation", self.step, values)
@@ -106,14 +97,15 @@ class Finetuner(Trainer):
             self.best = {"step": self.step, "score": compared, "validation": values}
             self._first_process(self._write_best)
 
-    def validate(self) -> Classified:
+    def validate(self) -> Results:
         """The validation split under the weights as they would be used: the moving average where there is one."""
         model = self.model
         if self.average is not None:
             model = build_classifier(self.config).to(self.device)
             model.load_state_dict(self.average)
-        inputs = build_inputs(self.config)
-        return classify_dataset(model, self.splits.validation, inputs, single=self.tune.loss == "ce")
+        loaded = LoadedClassifier(model, self.config, self.splits.classes, {})
+        evaluator = Classification(split="validation", all_frames=False, examples=0)
+        return evaluator(loaded, self.splits.validation)
 
     def _write_best(self) -> None:
         self._store(self.out / BEST, self.model.state_dict() if self.average is None else self.average, None)
@@ -183,6 +175,17 @@ class Finetuned:
     best: dict[str, Any] | None
     results: dict[str, Any] | None
 
+    def lines(self) -> list[str]:
+        """What was found, for a terminal."""
+        found = []
+        if self.best:
+            line = metrics_line(self.best["validation"])
+            found.append(f"validation, chosen at step {self.best['step']}: {line}")
+        if self.results:
+            metrics = self.results["metrics"]
+            found.append(f"test, {metrics['clips']} clips: {metrics_line(metrics)}")
+        return found
+
 
 def finetune(config: Config, out: Path, report: Report = log.info) -> Finetuned:
     """Trains a recipe, or resumes it, and judges what validation chose on the test split, once."""
@@ -196,37 +199,33 @@ def finetune(config: Config, out: Path, report: Report = log.info) -> Finetuned:
         if run.step and rank() == 0:
             report(f"resuming {out} at step {run.step} of {run.total}")
         outcome = run.run()
-        results = None if outcome.interrupted or splits.test is None else evaluate_test(config, splits, out, report)
+        results = None if outcome.interrupted or splits.test is None else evaluate_test(splits, out, report)
     return Finetuned(outcome, run.best, results)
 
 
-def evaluate_test(config: Config, splits: LabelledSplits, out: Path, report: Report) -> dict[str, Any]:
+def evaluate_test(splits: LabelledSplits, out: Path, report: Report) -> dict[str, Any]:
     """The test split under the chosen weights: results.json and report.html, made once; read where they exist."""
     if broadcast_flag(not (out / RESULTS).is_file()):
         assert splits.test is not None
         if rank() == 0:
             report(f"test: {len(splits.test)} clips under the weights that validation chose")
-        loaded = load_classifier(out, str(choose_device()))
-        _, tune = finetuning_sections(config)
-        inputs = build_inputs(config)
-        found = classify_dataset(loaded.model, splits.test, inputs, single=loaded.single, all_frames=tune.all_frames)
+        results = Classification(split="test")(load_classifier(out, str(choose_device())), splits.test)
         if rank() == 0:
-            record = classification_record(loaded, found, split="test", all_frames=tune.all_frames)
-            write_evaluation(out, record, classification_page(loaded, splits.test, found, record))
+            results.write(out)
         broadcast_flag(False)  # nobody reads before it is written
-    results: dict[str, Any] = json.loads((out / RESULTS).read_text(encoding="utf-8"))
-    return results
+    record: dict[str, Any] = json.loads((out / RESULTS).read_text(encoding="utf-8"))
+    return record
 
 
-def finetune_folds(config: Config, out: Path, report: Report = log.info) -> dict[str, Any] | None:
-    """Fine-tunes and judges once per fold, in `out`/fold1 and so on; None if told to stop before the last.
+def finetune_folds(config: Config, out: Path, report: Report = log.info) -> Results | None:
+    """Fine-tunes and evaluates once per fold, in `out`/fold1 and so on; None if told to stop before the last.
 
     `data.path` is a prepared folder whose clips have folds, or ESC-50 as it is published. Run again, it carries on.
     """
     _, tune = finetuning_sections(config)
     if not isinstance(config.data, ShardsConfig):
         raise ConfigError("--folds needs a prepared folder or a published set (data.kind: shards)")
-    results = {}
+    found = {}
     with run_lock(out):
         folder = _prepared(Path(config.data.path), out / PREPARED, report)
         for fold in _folds(folder):
@@ -235,12 +234,15 @@ def finetune_folds(config: Config, out: Path, report: Report = log.info) -> dict
             if done.outcome.interrupted:
                 return None
             assert done.results is not None  # a fold always has test clips
-            results[fold] = done.results["metrics"]
+            found[fold] = done.results["metrics"]
     record: dict[str, Any] = {"task": "folds", "metric": tune.metric, "weights": config.weights or "none: from scratch"}
-    record |= {"folds": results, "mean": _mean(results), "seed": config.seed}
+    record |= {"folds": found, "mean": _mean(found), "seed": config.seed}
+    lines = [f"fold {fold}: {metrics_line(metrics)}" for fold, metrics in found.items()]
+    lines.append(f"mean: {metrics_line(record['mean'])}")
+    results = Results(record, primary=f"mean/{tune.metric}", lines=tuple(lines), template="folds.html")
     if rank() == 0:
-        write_evaluation(out, record, _page(record))
-    return record
+        results.write(out)
+    return results
 
 
 def _announced(fold: int, report: Report) -> Report:
@@ -273,29 +275,10 @@ def _folds(folder: Path) -> list[int]:
 
 
 def _mean(results: dict[int, dict[str, float | None]]) -> dict[str, float | None]:
-    """Mean over folds of each figure that is defined in all of them."""
+    """Mean over folds of each metric that is defined in all of them."""
     means: dict[str, float | None] = {}
     for name in METRICS:
         values = [of_fold[name] for of_fold in results.values()]
         known = [v for v in values if v is not None]
         means[name] = statistics.fmean(known) if len(known) == len(values) else None
     return means
-
-
-def _page(record: dict[str, Any]) -> Page:
-    page = Page("One classifier per fold")
-    page.text("Each classifier was trained without one fold, chosen on a part of the others, and judged on that fold.")
-    mean, metric = record["mean"], record["metric"]
-    page.add(cards([(f"mean {name}", _shown(mean[name])) for name in ("mAP", "accuracy")]))
-    figure = new_figure(6.5, 3.0)
-    names = [f"fold {fold}" for fold in record["folds"]]
-    bars(figure.add_subplot(), names, {metric: [f[metric] or 0.0 for f in record["folds"].values()]}, f"{metric}, %")
-    page.figure(png(figure))
-    rows = [[f"fold {k}", *(_shown(v[name]) for name in METRICS), str(v["clips"])] for k, v in record["folds"].items()]
-    page.text("mAP and accuracy in per cent.", note=True)
-    page.add(table(["", *METRICS, "clips"], [*rows, ["mean", *(_shown(mean[name]) for name in METRICS), ""]]))
-    return page
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

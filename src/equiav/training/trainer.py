@@ -118,7 +118,7 @@ class Trainer:
         objective: Objective | None = None,
         dataset: Dataset | None = None,
         validation: Dataset | None = None,
-        evaluators: Sequence[Evaluator] = (Retrieval(),),
+        evaluators: Sequence[Evaluator] = (Retrieval(examples=0),),
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
         self.config, self.out, self.report, self.evaluators = config, out, report, evaluators

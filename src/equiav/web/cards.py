@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from equiav.report import data_uri, picture_png
+from equiav.report import data_uri, image_png
 from equiav.search import PREPARED, Hit
 from equiav.web.service import Look
 
@@ -84,8 +84,8 @@ def looks_html(looks: Sequence[Look]) -> str:
     cells = []
     for look in looks:
         when = "" if look.second is None else f"{look.second:.1f} s"
-        cells.append(_picture(picture_png(look.picture), when or "the picture"))
-        cells.append(_picture(picture_png(look.overlay), "where it sounds" + (f", {when}" if when else "")))
+        cells.append(_picture(image_png(look.picture), when or "the picture"))
+        cells.append(_picture(image_png(look.overlay), "where it sounds" + (f", {when}" if when else "")))
     return (
         f'<div class="looks">{"".join(cells)}</div><p class="quiet">Bright is where the picture fits the sound best. '
         "The map tells places of one picture apart; it does not say that there is a match.</p>"
