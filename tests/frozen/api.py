@@ -18,18 +18,14 @@ import numpy as np
 import torch
 
 import equiav
-from equiav.ablation import SCALES
-from equiav.ablation import FINETUNING, load_experiments, row_run, row_seeds
-from equiav.ablation import finetune_folder
+from equiav.ablation import FINETUNING, SCALES, finetune_folder, load_experiments, row_run, row_seeds
 from equiav.build import build_bank, build_inputs, build_model
 from equiav.checkpoint import checkpoints_of, load_checkpoint
 from equiav.cli import main
 from equiav.config import load_config, parse_config
-from equiav.data import find_sources, prepare
-from equiav.data import ShardDataset
+from equiav.data import ShardDataset, find_sources, prepare
 from equiav.errors import EquiAVError
-from equiav.inference import LoadedModel
-from equiav.inference import load_classifier
+from equiav.inference import LoadedModel, load_classifier
 from equiav.types import Modality
 
 __all__ = ["EquiAVError", "ShardDataset", "checkpoints_of", "equiav", "load_checkpoint", "load_config"]

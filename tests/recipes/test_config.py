@@ -13,8 +13,7 @@ from torch import nn
 
 from equiav import config as configs
 from equiav.ablation import load_experiments, plan, portable
-from equiav.build import build_model, build_predictor
-from equiav.build_data import build_clips
+from equiav.build import build_dataset, build_model, build_predictor
 from equiav.checkpoint import load_checkpoint, save_model
 from equiav.config import (
     RENAMED,
@@ -26,8 +25,9 @@ from equiav.config import (
     parse_config,
     resolve_name,
 )
-from equiav.data import SPLITS, World, WorldDataset
+from equiav.data import World, WorldDataset
 from equiav.errors import CheckpointError, ConfigError
+from equiav.types import SPLITS
 from tests.inference.models import MICRO
 
 ROOT = Path(__file__).parents[2]
@@ -139,11 +139,11 @@ def test_names_of_ones_own(mine):
     predictor = build_predictor(PredictorConfig(kind="mine:Shift", options={"gain": 3.0}), 8, 4, 1e-6)
     assert (type(predictor), predictor.gain) == (mine.Shift, 3.0)
     config = parse_config({**MICRO, "data": {"kind": "mine:Clips", "options": {"count": 2}}}, "test")
-    clips = build_clips(config, "test")
+    clips = build_dataset(config, "test")
     assert (type(clips), len(clips)) == (mine.Clips, 2)
     assert parse_config(yaml.safe_load(dump_config(config)), "again") == config
     with pytest.raises(ConfigError, match=r"mine:function: must be a class$"):
-        build_clips(parse_config({"data": {"kind": "mine:function"}}, "test"), "test")
+        build_dataset(parse_config({"data": {"kind": "mine:function"}}, "test"), "test")
 
 
 def test_a_modality_may_have_an_encoder_of_its_own_size():
