@@ -33,7 +33,7 @@ ADDED = (
     "model.visual",
     "modalities",
 )
-LONGEST = 1 << 20  # characters of a recipe
+LONGEST = 1 << 16  # characters of a recipe; PyYAML needs seconds for more
 MOST_TOKENS = 65_536  # of one input
 FOREIGN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
 MODALITY = re.compile(r"[a-z][a-z0-9_]*")  # weights are stored as modality.part
