@@ -71,20 +71,20 @@ def differences(expected, found, tolerance, where=""):
     return [line for place, a, b in pairs for line in differences(a, b, tolerance, place)]
 
 
-def cli(*arguments):
-    """An `equiav` command in this process; its output. Anything but success is an error."""
-    out, err = io.StringIO(), io.StringIO()
+def cli(*arguments, err=None, code=0):
+    """An `equiav` command in this process; its output. What it says on the way goes to `err`."""
+    out, err = io.StringIO(), err or io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["equiav", *map(str, arguments)]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = 0
+        found = 0
         try:
             main()
         except SystemExit as end:
-            code = end.code
-    assert not code, err.getvalue()
+            found = end.code or 0
+    assert found == code, err.getvalue()
     return out.getvalue()
 
 
