@@ -145,9 +145,10 @@ def _task_folder(run, task):
     return finetune_folder(run, Path(), *parts).name if kind == FINETUNING else None
 
 
-def recipe_sections(path):
-    """A recipe read and written out whole, section by section."""
-    return load_config(path).model_dump(mode="json")
+def recipe_sections(recipe):
+    """A recipe, from a file or plain data, written out whole, section by section."""
+    config = load_config(recipe) if isinstance(recipe, Path) else parse_config(recipe, "the frozen recipe")
+    return config.model_dump(mode="json")
 
 
 def rounded(vector):
