@@ -67,20 +67,20 @@ def differences(expected, found, tolerance, where=""):
     return [line for place, a, b in pairs for line in differences(a, b, tolerance, place)]
 
 
-def cli(*arguments):
-    """An `equiav` command in this process; its output. Anything but success is an error."""
-    out, err = io.StringIO(), io.StringIO()
+def cli(*arguments, err=None, code=0):
+    """An `equiav` command in this process; its output. What it says on the way goes to `err`."""
+    out, err = io.StringIO(), err or io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["equiav", *map(str, arguments)]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = 0
+        found = 0
         try:
             main()
         except SystemExit as end:
-            code = end.code
-    assert not code, err.getvalue()
+            found = end.code or 0
+    assert found == code, err.getvalue()
     return out.getvalue()
 
 
@@ -141,9 +141,10 @@ def _task_folder(run, task):
     return finetune_folder(run, Path(), *parts).name if kind == FINETUNING else None
 
 
-def recipe_sections(path):
-    """A recipe read and written out whole, section by section."""
-    return load_config(path).model_dump(mode="json")
+def recipe_sections(recipe):
+    """A recipe, from a file or plain data, written out whole, section by section."""
+    config = load_config(recipe) if isinstance(recipe, Path) else parse_config(recipe, "the frozen recipe")
+    return config.model_dump(mode="json")
 
 
 def rounded(vector):
