@@ -26,10 +26,12 @@ def run(tmp_path_factory):
 
 
 @contextmanager
-def launched(run, tmp_path, *options, **environment):
+def launched(run, tmp_path, *options, descriptors=None, **environment):
     """`equiav serve` as a process, with what it printed and the log it writes; terminated in time."""
     log = tmp_path / "log.txt"
     command = [sys.executable, "-m", "equiav.cli", "serve", str(run), "--port", "0", *options]
+    if descriptors is not None:
+        command = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path), **environment}
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True, env=environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -41,13 +42,16 @@ def serve(
     opened, embedder = open_collection(index, model, say)
     end_line()
     limits = UploadLimits(megabytes=megabytes, seconds=seconds, waiting=waiting, keep=keep)
-    run(
-        Service(opened, embedder, limits),
-        host=host,
-        port=port,
-        token=token,
-        allow_hosts=allow_host or [],
-        say=lambda line: print(line, flush=True),
-        warn=lambda line: print(line, file=sys.stderr, flush=True),
-    )
+    try:
+        run(
+            Service(opened, embedder, limits),
+            host=host,
+            port=port,
+            token=token,
+            allow_hosts=allow_host or [],
+            say=lambda line: print(line, flush=True),
+            warn=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    except SystemExit as end:  # terminated, all cleaned up: tearing the interpreter down would take seconds more
+        os._exit(int(end.code or 0))
     print("stopped", file=sys.stderr)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -110,7 +111,8 @@ class Security:
         refusal = self.refusal(scope)
         if refusal is not None:
             refusal.headers["connection"] = "close"  # or the rest of a refused body would be awaited
-        await (refusal or self.app)(scope, receive, answer)
+        with suppress(ClientDisconnect):  # who goes while sending is no news
+            await (refusal or self.app)(scope, receive, answer)
 
     def refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that goes no further."""

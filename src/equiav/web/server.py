@@ -7,9 +7,7 @@ import importlib.util
 import os
 import secrets
 import shutil
-import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -59,6 +57,7 @@ def serve(
     require_gradio()
     _few_heaps()
     with listening(host, port) as door, own_folder() as folder:
+        from equiav.web.connections import build_server
         from equiav.web.security import Access
 
         bound, port = door.getsockname()[:2]
@@ -69,14 +68,9 @@ def serve(
                 token = secrets.token_urlsafe(24)
                 address += f"/?token={token}"
         app = build_app(service, folder, Access.of([host, bound, *allow_hosts], token or None))
-        import uvicorn
-
-        config = uvicorn.Config(app, log_level="error", ws="none", timeout_graceful_shutdown=1)
-        # uvicorn hands a signal on once it is done; without a handler the process would end before it cleans up.
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         say(f"The page is at {address}")
         with swept(folder / UPLOADS, service.limits.keep):
-            uvicorn.Server(config).run(sockets=[door])
+            build_server(app, lambda: shutil.rmtree(folder, ignore_errors=True)).run(sockets=[door])
 
 
 def _few_heaps() -> None:
