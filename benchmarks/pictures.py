@@ -24,7 +24,7 @@ from equiav.inference import LoadedModel, load_model
 from equiav.media import normalise, to_float
 from equiav.models import centroid, mean_pool
 from equiav.randomness import generator
-from equiav.report import heat_overlay, new_figure, outlined, image_row, save
+from equiav.report import heat_overlay, image_row, new_figure, outlined, save
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 VECTORS = 200

@@ -10,14 +10,21 @@ import torch
 import torch.nn.functional as F
 from typer.testing import CliRunner
 
-from equiav.build import build_classification, build_inputs, build_splits, resolve_finetuning, with_data
+from equiav.build import (
+    build_classification,
+    build_classifier,
+    build_inputs,
+    build_splits,
+    resolve_finetuning,
+    with_data,
+)
 from equiav.checkpoint import BEST, checkpoints_of, load_checkpoint, load_state
 from equiav.cli import app
 from equiav.config import ShardsConfig, load_config
 from equiav.data import LabelledDataset, collate, hold_out, read_classes, split_of
 from equiav.errors import CheckpointError, ConfigError, DataError
-from equiav.evaluation import Classification
-from equiav.inference import load_classifier, load_model
+from equiav.evaluation import Classification, classify_dataset
+from equiav.inference import LoadedClassifier, load_classifier, load_model
 from equiav.media import encoder_inputs
 from equiav.models import Block, draw_path
 from equiav.objectives import binary_cross_entropy, cross_entropy
@@ -214,9 +221,9 @@ def test_a_run_from_start_to_results(tmp_path, mode):
     loaded = load_classifier(tmp_path)
     assert loaded.meta["best"] == done.best
     assert loaded.classes[0] == "disc"
-    assert {k.split(".")[1] for k in loaded.model.state_dict() if k.startswith("encoders")} == {
-        m for m in loaded.model.modalities
-    }
+    assert {k.split(".")[1] for k in loaded.model.state_dict() if k.startswith("encoders")} == set(
+        loaded.model.modalities
+    )
     with pytest.raises(CheckpointError, match="holds a classifier"):
         load_model(tmp_path)
 
@@ -339,16 +346,18 @@ def test_scores_of_one_class_compare_between_clips():
     """Cross-entropy leaves a clip's logits free up to a number of its own."""
     config = config_of("classifier.mode=visual", "data.validation=4")
     splits = build_splits(config)
-    classifier = build_classifier(resolve_finetuning(config, splits, 1)[0])
+    config = resolve_finetuning(config, splits, 1)[0]
+    classifier = build_classifier(config)
     classifier.register_forward_hook(lambda module, given, logits: logits + 10 * torch.arange(len(logits))[:, None])
-    inputs = build_inputs(config.audio)
+    one = LoadedClassifier(classifier, config, splits.classes, {})
+    many = replace(
+        one, config=config.model_copy(update={"finetune": config.finetune.model_copy(update={"loss": "bce"})})
+    )
     for all_frames in (False, True):
-        found = classify_dataset(classifier, splits.validation, inputs, single=True, all_frames=all_frames)
-        assert float(found.scores.max()) < 0
-    raw = classify_dataset(classifier, splits.validation, inputs, single=False)
-    assert float(raw.scores[3].max()) > 20
-    one = classify_dataset(classifier, splits.validation, inputs, single=True)
-    torch.testing.assert_close(one.scores, raw.scores.log_softmax(dim=1))
+        assert float(classify_dataset(one, splits.validation, all_frames=all_frames).max()) < 0
+    raw = classify_dataset(many, splits.validation)
+    assert float(raw[3].max()) > 20
+    torch.testing.assert_close(classify_dataset(one, splits.validation), raw.log_softmax(dim=1))
 
 
 def test_an_undefined_score_is_no_best_for_ever(tmp_path):

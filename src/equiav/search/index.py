@@ -267,7 +267,7 @@ def ask(
     video: Video | None = None,
     start: float = 0.0,
 ) -> Query:
-    """One of an audio file, an image or a video (path or array) as a query; `start` is where to begin in it, in seconds.
+    """One of an audio file, an image or a video (path or array) as a query, from `start` seconds on.
 
     Of a long file one window counts: the first 10 s from `start`, or as much as the model hears.
     """
