@@ -2,6 +2,7 @@
 
 import torch
 
+from equiav.config import parse_config
 from equiav.data import Dataset
 from equiav.evaluation import Retrieval
 from equiav.training import Trainer
@@ -32,14 +33,9 @@ class Beeps(Dataset):
 
 
 def test_a_dataset_of_ones_own_trains_and_is_evaluated(tmp_path):
-    data = f"data={{kind: '{__name__}:Beeps', options: {{count: 16}}}}"
-    config = small_config("train.steps=2", "train.evaluate_every=2")
-    tree = config.model_dump(mode="json")
+    tree = small_config("train.steps=2", "train.evaluate_every=2").model_dump(mode="json")
     tree["data"] = {"kind": f"{__name__}:Beeps", "options": {"count": 16}}
-    from equiav.config import parse_config
-
-    config = parse_config(tree, data)
-    trainer = Trainer(config, tmp_path, str)
+    trainer = Trainer(parse_config(tree, "a recipe"), tmp_path, str)
     assert isinstance(trainer.clips, Beeps)
     trainer.run()
     results = Retrieval()(trainer.loaded(), trainer.validation)

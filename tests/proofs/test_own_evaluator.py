@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from equiav.evaluation import Results, both_ranks, embed_dataset
 from equiav.training import Trainer
@@ -32,9 +31,8 @@ def test_it_watches_a_run_and_writes_its_results(tmp_path):
     results = ReciprocalRank()(trainer.loaded(), trainer.validation)
     assert logged["audio_to_video/MRR"] == pytest.approx(results.value)
     found = embed_dataset(trainer.loaded(), trainer.validation)
-    similarity = (
-        torch.nn.functional.normalize(found["audio"], dim=1) @ torch.nn.functional.normalize(found["visual"], dim=1).T
-    )
+    audio, visual = (F.normalize(found[m], dim=1) for m in ("audio", "visual"))
+    similarity = audio @ visual.T
     ranks = 1 + (similarity > similarity.diagonal()[:, None]).sum(dim=1)
     assert results.value == pytest.approx(float((1 / ranks).mean()))
     page = results.write(tmp_path / "mrr")

@@ -27,7 +27,7 @@ class VectorInput:
     """Vectors go to the encoder as they are, as batches of one channel."""
 
     def prepare(self, raw, lengths=None):
-        return raw[:, None, None, :]
+        return raw[:, None]
 
     def finish(self, x):
         return x
