@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equiav.errors import DataError
-from equiav.search import ABOUT, SIDES, MilvusStore, milvus, parse_address
+from equiav.search import ABOUT, SIDES, MilvusStore, milvus
 from tests.search.making import WIDTH, entries
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -12,7 +12,7 @@ pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 
 @pytest.fixture
 def address(tmp_path):
-    return parse_address(str(tmp_path / "vectors.db"))
+    return str(tmp_path / "vectors.db")
 
 
 def test_a_cut_leaves_no_file_that_seems_complete(address, monkeypatch):

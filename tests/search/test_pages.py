@@ -3,9 +3,7 @@
 import re
 from html import unescape
 
-from equiav.search.page import write_results
-from equiav.search.records import Hit
-from equiav.search.text import as_table
+from equiav.search import Hit, as_table, write_results
 
 HITS = [
     Hit("a", 0.8754, "audio", "dogs & <b>.mp4", None, 65.0, 75.5, ("dog", "<i>"), {}, None),

@@ -47,7 +47,7 @@ def test_scenes_are_films_of_what_they_are_called(films, service):
     clip = decode(films[0])
     assert clip.frames.shape[2:] == (192, 192)
     assert clip.waveform.abs().max() > 0.05
-    entry = service.index.entry(films[0].stem)
+    entry = service.index.entry(films[0].stem).clip
     assert entry.path == films[0]
     assert set(entry.labels) <= set(films[0].stem.split("-"))
 
@@ -71,8 +71,8 @@ def test_search(service, films, kind, tmp_path):
     assert len(hits) == 6
     assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
     vector = getattr(service.embedder, kind)(path)
-    entry = service.index.entry(hits[0].id)
-    assert hits[0].score == pytest.approx(float(vector @ entry.vector(hits[0].side)), abs=1e-5)
+    entry = service.index.entry(hits[0].clip.id)
+    assert hits[0].score == pytest.approx(float(vector @ entry.vectors[hits[0].side]), abs=1e-5)
 
 
 def test_heat_maps_of_a_film(service, films):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -128,4 +129,4 @@ def search(
         kind, path = next(((kind, path) for kind, path in given.items() if path is not None), ("like", None))
         title = f"Nearest to {like if path is None else path.name}"
         write_results(hits, html, title=title, query=path, kind=kind, start=start)
-        typer.echo(f"Look at {html}", err=True)
+        print(f"Look at {html}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 from equiav.search.build import index_folder, index_media, index_prepared
 from equiav.search.index import INDEX, Index, ask, settled_store
-from equiav.search.milvus import ABOUT, MilvusStore, parse_address
+from equiav.search.milvus import ABOUT, MilvusStore
 from equiav.search.records import SIDES, Entry, Filter, Hit, Query, Store, parse_filters
 from equiav.search.results import PREPARED, Sound, as_table, sound_of, to_json, write_results
 from equiav.search.store import LocalStore
@@ -29,7 +29,6 @@ __all__ = [
     "index_media",
     "index_prepared",
     "lists_for",
-    "parse_address",
     "parse_filters",
     "settled_store",
     "sound_of",

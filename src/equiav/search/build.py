@@ -6,7 +6,7 @@ import csv
 import io
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,15 @@ from equiav.data import (
     find_sources,
     further_columns,
     key_of,
-    read_meta,
     read_skipped,
 )
-from equiav.data import Index as Prepared
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.inference import PICTURES, Embedder, read_picture, resampled
 from equiav.io import duration, write_whole
+from equiav.search.database import DATABASE, STATE
 from equiav.search.index import INDEX, THUMBNAILS, Index
-from equiav.search.records import Entry, Vector
+from equiav.search.records import Entry, Progress, Vector
 from equiav.search.results import PREPARED
-from equiav.search.store import DATABASE, STATE
 from equiav.types import Clip
 
 logger = logging.getLogger(__name__)
@@ -40,7 +38,6 @@ COMMIT_ENTRIES = 1024
 COMMIT_SECONDS = 60.0
 PROGRESS_SECONDS = 2.0
 
-Progress = Callable[[str], None]
 Skipped = tuple[str, str, str]  # source, start (empty: all of it), reason
 
 
@@ -100,26 +97,22 @@ def index_media(
     firsts = {_origin(source): key_of(_origin(source), 0) for source in sources}
     known = index.store.known(list(firsts.values()))
     todo = [source for source in sources if firsts[_origin(source)] not in known]
-    with _Filling(index, embedder, len(todo), "files", progress) as filling:
-        for source in todo:
-            more = columns.get(source.name, {})
-            filling.add(source.name, _windows(embedder, source, more, seconds=seconds, overlap=overlap))
-    return filling.summary(len(sources) - len(todo))
+    files = ((s.name, _windows(embedder, s, columns.get(s.name, {}), seconds=seconds, overlap=overlap)) for s in todo)
+    done = len(sources) - len(todo)
+    return _fill(index, embedder, files, total=len(todo), known=done, unit="files", progress=progress)
 
 
 def _outside_indexes(sources: list[Source], own: Path, place: Path) -> list[Source]:
     """Media that are no index's thumbnails: those in the index's own folder and in folders of other indexes are not."""
     homes = [source.path.resolve().parent for source in sources]
     folders = {folder for home in set(homes) for folder in (home, *home.parents)}
-    indexes = {own.resolve(), *filter(_holds_index, folders)}
+    made = (DATABASE, STATE, THUMBNAILS)
+    others = {f for f in folders if (f / INDEX).is_file() and any((f / name).exists() for name in made)}
+    indexes = {own.resolve(), *others}
     kept = [s for s, home in zip(sources, homes, strict=True) if indexes.isdisjoint((home, *home.parents))]
     if not kept:
         raise DataError(f"{place} names no media outside of indexes; give the index a folder of its own")
     return kept
-
-
-def _holds_index(folder: Path) -> bool:
-    return (folder / INDEX).is_file() and any((folder / name).exists() for name in (DATABASE, STATE, THUMBNAILS))
 
 
 def _origin(source: Source) -> str:
@@ -169,26 +162,17 @@ def index_prepared(
     """
     index.check_model(embedder.digest)
     columns = further_columns(table) if table is not None else {}
-    prepared = Prepared(folder)
-    keys = [prepared.text("keys", i) for i in range(len(prepared))]
-    known = index.store.known(keys)
-    rate = int(read_meta(folder)["sample_rate"])
-    with _Filling(index, embedder, len(keys) - len(known), "clips", progress) as filling:
-        for number, split in enumerate(SPLITS):
-            if not bool((prepared.split == number).any()):
-                continue
-            clips = ShardDataset(folder, split, size=embedder.model.config.visual.size)
-            for i in range(len(clips)):
-                if clips.name(i) not in known:
-                    more = columns.get(clips.source(i), {})
-                    filling.add(clips.name(i), _clip(embedder, clips, i, rate, more))
-    return filling.summary(len(known))
+    clips = ShardDataset(folder, None, size=embedder.model.config.visual.size)
+    names = [clips.name(i) for i in range(len(clips))]
+    known = index.store.known(names)
+    todo = [i for i, name in enumerate(names) if name not in known]
+    files = ((names[i], _clip(embedder, clips, i, columns.get(clips.source(i), {}))) for i in todo)
+    return _fill(index, embedder, files, total=len(todo), known=len(known), unit="clips", progress=progress)
 
 
-def _clip(
-    embedder: Embedder, clips: ShardDataset, i: int, rate: int, more: Mapping[str, Any]
-) -> Iterator[Entry | Skipped]:
-    wave = resampled(clips.waveform(i), rate, embedder.rate) if "audio" in clips.meta["modalities"] else None
+def _clip(embedder: Embedder, clips: ShardDataset, i: int, more: Mapping[str, Any]) -> Iterator[Entry | Skipped]:
+    heard = "audio" in clips.meta["modalities"]
+    wave = resampled(clips.waveform(i), clips.sample_rate, embedder.rate) if heard else None
     frames = clips.pictures(i) if clips.frames else None
     ((audio, visual),) = embedder.clips([(wave, frames)])
     picture = clips.whole_picture(i, clips.frames // 2).permute(1, 2, 0).numpy() if clips.frames else None
@@ -201,73 +185,80 @@ def _clip(
         start=round(start, 6),
         seconds=round(start + seconds, 6) - round(start, 6),
         labels=clips.labels(i),
-        split=clips.split,
+        split=SPLITS[int(clips.index.split[row])],
         group=clips.group(i),
         metadata={**more, PREPARED: str(clips.folder.resolve())},
     )
     yield Entry(clip, {s: v for s, v in (("audio", audio), ("visual", visual)) if v is not None}, picture)
 
 
-class _Filling:
-    """Adds entries in portions, whole files at a time, and keeps count; what failed goes to skipped.csv."""
+def _fill(
+    index: Index,
+    embedder: Embedder,
+    files: Iterable[tuple[str, Iterator[Entry | Skipped]]],
+    *,
+    total: int,
+    known: int,
+    unit: str,
+    progress: Progress,
+) -> Summary:
+    """Adds entries in portions, whole files at a time; what failed goes to skipped.csv.
 
-    def __init__(self, index: Index, embedder: Embedder, total: int, unit: str, progress: Progress) -> None:
-        self.index, self.embedder, self.total, self.unit, self.progress = index, embedder, total, unit, progress
-        self.waiting: list[Entry] = []
-        self.bad: list[Skipped] = []
-        self.seen: list[str] = []
-        self.added = self.used = 0
-        self.began = self.said = self.committed = time.monotonic()
+    A file that breaks keeps the entries that came before; Ctrl-C keeps the files that were done.
+    """
+    waiting: list[Entry] = []
+    bad: list[Skipped] = []
+    seen: list[str] = []
+    added = used = 0
+    began = spoken = committed = time.monotonic()
 
-    def __enter__(self) -> _Filling:
-        return self
+    def commit() -> None:
+        nonlocal added, committed
+        added += index.add(waiting, made_by=embedder.digest)
+        waiting.clear()
+        committed = time.monotonic()
+        _write_skipped(index.folder, seen, bad)
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or issubclass(kind, KeyboardInterrupt):
-            self._commit()
+    try:
+        for name, found in files:
+            mine, reasons = _entries_of(name, found)
+            seen.append(name)
+            waiting += mine
+            bad += reasons
+            used += bool(mine)
+            now, done = time.monotonic(), len(seen)
+            if len(waiting) >= COMMIT_ENTRIES or now - committed > COMMIT_SECONDS:
+                commit()
+            if now - spoken >= PROGRESS_SECONDS or done >= total:
+                spoken = now
+                counts = f"{done}/{total} {unit}  {added + len(waiting)} entries  {done - used} left out"
+                progress(f"{counts}  {duration((now - began) / done * (total - done))} left")
+    except KeyboardInterrupt:
+        commit()
+        raise
+    commit()
+    return Summary(added, used, len(seen) - used, known)
 
-    def add(self, name: str, found: Iterator[Entry | Skipped]) -> None:
-        """All entries of one file, or the reason why there is none; a file that breaks keeps what came before."""
-        self.seen.append(name)
-        mine: list[Entry] = []
-        try:
-            for item in found:
-                if isinstance(item, Entry):
-                    mine.append(item)
-                else:
-                    self.bad.append(item)
-        except (EquiAVError, MemoryError, ArithmeticError, LookupError, ValueError) as error:
-            reason = error.reason if isinstance(error, MediaError) else str(error)
-            if not isinstance(error, EquiAVError):
-                # A file nobody foresaw must not end a run over thousands; the log keeps what is needed to mend it.
-                logger.warning("%s: %r", name, error, exc_info=True)
-                reason = f"cannot be read ({type(error).__name__}: {error})"
-            self.bad.append((name, f"{mine[-1].clip.end:.3f}", f"the rest: {reason}") if mine else (name, "", reason))
-        self.waiting += mine
-        self.used += bool(mine)
-        if len(self.waiting) >= COMMIT_ENTRIES or time.monotonic() - self.committed > COMMIT_SECONDS:
-            self._commit()
-        self._speak()
 
-    def summary(self, known: int) -> Summary:
-        """Once all is done."""
-        return Summary(self.added, self.used, len(self.seen) - self.used, known)
-
-    def _commit(self) -> None:
-        self.added += self.index.add(self.waiting, made_by=self.embedder.digest)
-        self.waiting, self.committed = [], time.monotonic()
-        _write_skipped(self.index.folder, self.seen, self.bad)
-
-    def _speak(self) -> None:
-        now, done = time.monotonic(), len(self.seen)
-        if now - self.said < PROGRESS_SECONDS and done < self.total:
-            return
-        self.said = now
-        left = duration((now - self.began) / done * (self.total - done))
-        self.progress(
-            f"{done}/{self.total} {self.unit}  {self.added + len(self.waiting)} entries  "
-            f"{done - self.used} left out  {left} left"
-        )
+def _entries_of(name: str, found: Iterator[Entry | Skipped]) -> tuple[list[Entry], list[Skipped]]:
+    """The entries of one file, and why there are not more."""
+    entries: list[Entry] = []
+    bad: list[Skipped] = []
+    try:
+        for item in found:
+            if isinstance(item, Entry):
+                entries.append(item)
+            else:
+                bad.append(item)
+    except (EquiAVError, MemoryError, ArithmeticError, LookupError, ValueError) as error:
+        reason = error.reason if isinstance(error, MediaError) else str(error)
+        if not isinstance(error, EquiAVError):
+            # A file nobody foresaw must not end a run over thousands; the log keeps what is needed to mend it.
+            logger.warning("%s: %r", name, error, exc_info=True)
+            reason = f"cannot be read ({type(error).__name__}: {error})"
+        rest = (name, f"{entries[-1].clip.end:.3f}", f"the rest: {reason}") if entries else (name, "", reason)
+        bad.append(rest)
+    return entries, bad
 
 
 def _write_skipped(folder: Path, seen: list[str], bad: list[Skipped]) -> None:

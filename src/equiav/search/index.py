@@ -6,21 +6,21 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from equiav.checkpoint import same_model
 from equiav.errors import DataError
 from equiav.inference import Embedder, LoadedModel, Picture, Sound, Video, joint
 from equiav.io import write_json, write_whole
-from equiav.search.milvus import MilvusStore, is_file, parse_address
-from equiav.search.records import SIDES, Entry, Filter, Hit, Query, Store, Vector, parse_filters
+from equiav.search.milvus import MilvusStore, is_file
+from equiav.search.records import SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
 from equiav.search.store import LocalStore
 from equiav.types import Clip
 
@@ -28,35 +28,6 @@ INDEX, THUMBNAILS, FORMAT = "index.json", "thumbnails", 2  # in format 1 a local
 UNIT = 1e-3  # how far a unit vector's length may be off
 MOST = 10_000  # results of one search
 ALL = ("both", "all")  # names of all modalities together
-
-Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Thumbnails:
-    """Small images of the entries as JPEG files, named by the digest of the id: ids may hold anything."""
-
-    folder: Path
-
-    def place(self, id: str) -> Path:
-        """Where the thumbnail of an entry goes."""
-        name = hashlib.sha256(id.encode("utf-8", "backslashreplace")).hexdigest()[:24]
-        return self.folder / name[:2] / f"{name}.jpg"
-
-    def path(self, id: str) -> Path | None:
-        """Where the thumbnail of an entry is, if it has one."""
-        place = self.place(id)
-        return place if place.is_file() else None
-
-    def write(self, entry: Entry, side: int = 256, quality: int = 80) -> None:
-        """Keeps the picture of an entry, if it has one."""
-        if entry.picture is None:
-            return
-        image = Image.fromarray(entry.picture)
-        image.thumbnail((2 * side, side))
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=quality)
-        write_whole(self.place(entry.clip.id), buffer.getvalue())
 
 
 class Index:
@@ -67,7 +38,6 @@ class Index:
 
     def __init__(self, folder: Path, about: dict[str, Any], store: Store) -> None:
         self.folder, self.about, self.store = folder, about, store
-        self.thumbnails = Thumbnails(folder / THUMBNAILS)
 
     @classmethod
     def create(
@@ -110,7 +80,7 @@ class Index:
             LocalStore.create(folder)
             kept = LocalStore(folder, model.width, progress=progress)
         else:
-            kept = MilvusStore(parse_address(store), model.width, model.digest, create=sides)
+            kept = MilvusStore(store, model.width, model.digest, create=sides)
         write_json(folder / INDEX, about)
         return cls(folder, about, kept)
 
@@ -128,7 +98,7 @@ class Index:
             raise DataError(f"{folder} is an index of another format; make it again with this version")
         if about["store"] is None:
             return cls(folder, about, LocalStore(folder, about["width"], progress=progress))
-        return cls(folder, about, MilvusStore(parse_address(about["store"]), about["width"], about["digest"]))
+        return cls(folder, about, MilvusStore(about["store"], about["width"], about["digest"]))
 
     def __len__(self) -> int:
         return len(self.store)
@@ -172,7 +142,8 @@ class Index:
         new = list({entry.clip.id: entry for entry in entries if entry.clip.id not in known}.values())
         if new:
             for entry in new:
-                self.thumbnails.write(entry)
+                if entry.picture is not None:
+                    write_whole(self._thumbnail(entry.clip.id), jpeg(entry.picture))
             self.store.add(new)
         return len(new)
 
@@ -186,7 +157,7 @@ class Index:
                     gone.append(clip.id)
         count = self.store.remove(gone)
         for id in gone:
-            self.thumbnails.place(id).unlink(missing_ok=True)
+            self._thumbnail(id).unlink(missing_ok=True)
         return count
 
     def entry(self, id: str) -> Entry:
@@ -195,6 +166,11 @@ class Index:
         if found is None:
             raise DataError(f"{self.folder} holds no clip called {id!r}")
         return found
+
+    def thumbnail(self, id: str) -> Path | None:
+        """Where the thumbnail of an entry is, if it has one."""
+        place = self._thumbnail(id)
+        return place if place.is_file() else None
 
     def clips(self) -> Iterator[Clip]:
         """The clips of all entries."""
@@ -243,11 +219,15 @@ class Index:
                 if clip.id != query.exclude and (clip.id not in best or score > best[clip.id][0]):
                     best[clip.id] = score, clip, side
         ranked = sorted(best.values(), key=lambda found: -found[0])[:k]
-        return [Hit(clip, score, side, self.thumbnails.path(clip.id)) for score, clip, side in ranked]
+        return [Hit(clip, score, side, self.thumbnail(clip.id)) for score, clip, side in ranked]
 
     def close(self) -> None:
         """Releases files and connections."""
         self.store.close()
+
+    def _thumbnail(self, id: str) -> Path:
+        name = hashlib.sha256(id.encode("utf-8", "backslashreplace")).hexdigest()[:24]  # ids may hold anything
+        return self.folder / THUMBNAILS / name[:2] / f"{name}.jpg"
 
     def _check_entry(self, entry: Entry) -> None:
         id = entry.clip.id
@@ -267,7 +247,7 @@ def ask(
     video: Video | None = None,
     start: float = 0.0,
 ) -> Query:
-    """One of an audio file, an image or a video (path or array) as a query, from `start` seconds on.
+    """One of audio, an image or a video (path or array) as a query; `start` is where in it to begin, in seconds.
 
     Of a long file one window counts: the first 10 s from `start`, or as much as the model hears.
     """
@@ -280,6 +260,15 @@ def ask(
         return Query(embedder.image(image, start=start), "visual", embedder.digest)
     assert video is not None
     return Query(embedder.video(video, start=start), None, embedder.digest)
+
+
+def jpeg(picture: NDArray[np.uint8], height: int = 256) -> bytes:
+    """An image (H, W, 3) as a small JPEG file."""
+    image = Image.fromarray(picture)
+    image.thumbnail((2 * height, height))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()
 
 
 def check_side(name: str) -> None:

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,30 +28,25 @@ LONGEST_ID = 512
 MOST_TAGS = 4096
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a collection is."""
-
-    uri: str
-    collection: str
-
-
-def parse_address(text: str) -> Address:
-    """`milvus://host:port/collection` or `file.db`, with `#collection` for another name than equiav."""
+def parse_address(text: str) -> tuple[str, str]:
+    """Address and collection of `milvus://host:port/collection` or `file.db`, which may end in `#collection`."""
     if is_file(text):
-        place, _, name = text.partition("#")
-        return Address(place, _checked(name or COLLECTION, text))
-    try:
-        parts = urlsplit(text)
-        port = parts.port or PORT
-    except ValueError as error:
-        raise DataError(f"--store {text}: give milvus://host:port/collection ({error})") from None
-    if parts.scheme != "milvus" or not parts.hostname:
-        raise DataError(f"--store {text}: give milvus://host:port/collection, or a file ending in .db for milvus-lite")
-    if parts.username or parts.password:
-        raise DataError("give Milvus' password in the environment variable MILVUS_TOKEN, as user:password")
-    name = parts.path.strip("/") or COLLECTION
-    return Address(f"http://{parts.hostname}:{port}", _checked(name, text))
+        uri, _, name = text.partition("#")
+    else:
+        try:
+            parts = urlsplit(text)
+            uri = f"http://{parts.hostname}:{parts.port or PORT}"
+        except ValueError as error:
+            raise DataError(f"--store {text}: give milvus://host:port/collection ({error})") from None
+        if parts.scheme != "milvus" or not parts.hostname:
+            raise DataError(f"--store {text}: give milvus://host:port/collection, or a .db file of milvus-lite")
+        if parts.username or parts.password:
+            raise DataError("give Milvus' password in the environment variable MILVUS_TOKEN, as user:password")
+        name = parts.path.strip("/")
+    name = name or COLLECTION
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name):
+        raise DataError(f"--store {text}: a collection's name is letters, digits and _, not {name!r}")
+    return uri, name
 
 
 def is_file(text: str) -> bool:
@@ -60,39 +54,34 @@ def is_file(text: str) -> bool:
     return "://" not in text and text.partition("#")[0].endswith(".db")
 
 
-def _checked(name: str, text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name):
-        raise DataError(f"--store {text}: a collection's name is letters, digits and _, not {name!r}")
-    return name
-
-
 class MilvusStore:
-    """Entries in a Milvus collection, one vector field per side; an entry without one has zeros, never searched.
+    """Entries in a Milvus collection with a vector field for each side; no search looks at the zeros of missing ones.
 
     Args:
-        address: where the collection is.
+        address: where the collection is, as in `parse_address`.
         width: length of a vector.
         digest: which model made the vectors; a collection for another is refused.
         create: makes the collection if it is not there, for vectors of these sides; its schema cannot change later.
     """
 
-    def __init__(self, address: Address, width: int, digest: str, *, create: Sequence[str] | None = None) -> None:
+    def __init__(self, address: str, width: int, digest: str, *, create: Sequence[str] | None = None) -> None:
         # With its own handling of fork() on, gRPC kills the children of a process that has a connection open.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         try:
             from pymilvus import MilvusClient
         except ImportError as error:
             raise DataError("Milvus needs its client: pip install equiav[milvus]") from error
-        self.width, self.name = width, address.collection
-        connect = _told(MilvusClient, f"{address.uri}: no Milvus answers there")
-        self.client: Any = _Client(connect(address.uri, token=os.environ.get("MILVUS_TOKEN", "")), address.uri)
+        uri, self.name = parse_address(address)
+        self.width = width
+        connect = _told(MilvusClient, f"{uri}: no Milvus answers there")
+        self.client: Any = _Client(connect(uri, token=os.environ.get("MILVUS_TOKEN", "")), uri)
         there = self.client.has_collection(self.name)
         if there and create is not None and self._unfinished():
             self.client.drop_collection(self.name)
             there = False
         if not there:
             if create is None:
-                raise DataError(f"{address.uri} holds no collection {self.name}; make the index again")
+                raise DataError(f"{uri} holds no collection {self.name}; make the index again")
             self._create(digest, create)
         elif self._about() != {"digest": digest, "width": width}:
             raise DataError(f"collection {self.name} holds vectors of another checkpoint; choose another collection")
@@ -149,11 +138,7 @@ class MilvusStore:
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of the ids that are there."""
-        found: set[str] = set()
-        for start in range(0, len(ids), AT_ONCE):
-            rows = self.client.get(self.name, ids=list(ids[start : start + AT_ONCE]), output_fields=["id"])
-            found |= {row["id"] for row in rows}
-        return found
+        return {row["id"] for row in self._some(ids, ["id"])}
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Adds entries, in several requests where they are many; cut short, it is made good by adding the same again.
@@ -212,10 +197,10 @@ class MilvusStore:
         stack = np.array([row[side] for row in rows], np.float32).reshape(len(rows), self.width)
         return [row["id"] for row in rows], stack
 
-    def _some(self, ids: list[str], fields: list[str]) -> list[dict[str, Any]]:
+    def _some(self, ids: Sequence[str], fields: list[str]) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = []
         for start in range(0, len(ids), AT_ONCE):
-            rows += self.client.get(self.name, ids=ids[start : start + AT_ONCE], output_fields=fields)
+            rows += self.client.get(self.name, ids=list(ids[start : start + AT_ONCE]), output_fields=fields)
         return rows
 
     def _every(self, condition: str, fields: list[str]) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,6 +16,7 @@ from equiav.errors import DataError
 from equiav.types import Clip
 
 Vector = NDArray[np.float32]
+Progress = Callable[[str], None]
 SIDES: tuple[str, ...] = ("audio", "visual")  # the modalities every index can be searched by
 
 Operator = Literal["=", "!=", ">=", "<="]
@@ -167,7 +168,7 @@ def _parse(text: str) -> Filter:
 
 
 def columns(clip: Clip) -> dict[str, Any]:
-    """What is known of a clip beside its place and labels: its metadata; split, group, fold, text where given."""
+    """What is known of a clip beside its place and labels: metadata; split, group, fold and text where it has them."""
     known = {name: getattr(clip, name) for name in ("split", "group", "fold", "text")}
     return {**clip.metadata, **{name: value for name, value in known.items() if value not in (None, "")}}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,15 +9,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from equiav.data import SPLITS, ShardDataset, flac, read_flac
+from equiav.data import ShardDataset, flac, read_flac
 from equiav.errors import EquiAVError
 from equiav.inference import excerpt, frames_of
 from equiav.io import write_whole
 from equiav.media import CLIP_SECONDS, SAMPLE_RATE
 from equiav.report import render
-from equiav.search.records import Hit, columns
+from equiav.search.index import jpeg
+from equiav.search.records import Hit
 from equiav.types import Clip
 
 PREPARED = "prepared"  # the column that names the prepared folder a clip was indexed from
@@ -37,12 +36,10 @@ def sound_of(clip: Clip) -> Sound | None:
             return None if sound is None else (SAMPLE_RATE, sound)
         except EquiAVError:
             return None
-    known = columns(clip)
-    folder, split = known.get(PREPARED), known.get("split")
-    if folder is None or split not in SPLITS:
+    if PREPARED not in clip.metadata:
         return None
     try:
-        clips = ShardDataset(Path(folder), split)
+        clips = ShardDataset(Path(clip.metadata[PREPARED]), None)
         number = next(i for i in range(len(clips)) if clips.name(i) == clip.id)
         return clips.sample_rate, read_flac(clips.sound_file(number))
     except (EquiAVError, StopIteration):
@@ -80,12 +77,7 @@ def write_results(
     """Writes the page, one file that needs nothing else; `query` is the file that was asked with, `kind` as what."""
     asked: dict[str, Any] = {"image": None, "audio": None}
     if query is not None and kind == "image":
-        frame = frames_of(query, start=start, seconds=CLIP_SECONDS)[0].permute(1, 2, 0).numpy()
-        image = Image.fromarray(frame)
-        image.thumbnail((512, 256))
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG")
-        asked["image"] = buffer.getvalue()
+        asked["image"] = jpeg(frames_of(query, start=start, seconds=CLIP_SECONDS)[0].permute(1, 2, 0).numpy())
     elif query is not None:
         asked["audio"] = _flac(Clip("", path=query, start=start, seconds=CLIP_SECONDS))
     cards = [

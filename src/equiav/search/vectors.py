@@ -152,7 +152,9 @@ def save(index: Any, path: Path) -> None:
         draft.replace(path)
     except (OSError, RuntimeError) as error:
         draft.unlink(missing_ok=True)
-        raise EquiAVError(f"{path}: cannot be written ({_reason(error)})") from error
+        # FAISS puts its own source line in front of what the system said.
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).strip().splitlines()[-1]
+        raise EquiAVError(f"{path}: cannot be written ({reason})") from error
 
 
 def load(path: Path, rows: int, width: int) -> Any:
@@ -164,13 +166,3 @@ def load(path: Path, rows: int, width: int) -> Any:
     if (index.ntotal, index.d) != (rows, width) or not hasattr(index, "nlist"):
         raise DataError(f"{path} is damaged: not the {rows:,} vectors it should hold; make the index again")
     return index
-
-
-def _reason(error: OSError | RuntimeError) -> str:
-    """In one line; FAISS puts its own source line in front of what the system said."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error).strip().splitlines()[-1]
-
-
-def version() -> str:
-    """FAISS' version, for results."""
-    return str(_faiss().__version__)

@@ -37,7 +37,7 @@ def clip_routes(service: Service) -> APIRouter:
 
     @routes.get("/clip/picture")
     def picture(id: str) -> Response:
-        path = service.index.thumbnails.path(clip_of(id).id)
+        path = service.index.thumbnail(clip_of(id).id)
         if path is None:
             raise HTTPException(404, "no picture of this clip")
         return FileResponse(path, media_type="image/jpeg")

@@ -33,7 +33,7 @@ def write_examples(index: Index, folder: Path, *, largest: int) -> Examples:
     folder.mkdir(parents=True, exist_ok=True)
     found = Examples()
     for entry in _chosen(list(islice(index.clips(), LOOKED_AT))):
-        thumbnail = index.thumbnails.path(entry.id)
+        thumbnail = index.thumbnail(entry.id)
         if thumbnail is not None and len(found.pictures) < EXAMPLES:
             _add_picture(entry, thumbnail, folder, found)
         sound = sound_of(entry) if len(found.sounds) < EXAMPLES and entry.end > entry.start else None

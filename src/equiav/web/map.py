@@ -40,7 +40,7 @@ def map_html(index: Index) -> str:
     pictured = {name for name, _ in ids[:: max(1, -(-len(ids) // PICTURES))]}
     drawn = []
     for (name, side), (x, y) in zip(ids, places.tolist(), strict=True):
-        place = index.thumbnails.path(name) if name in pictured else None
+        place = index.thumbnail(name) if name in pictured else None
         drawn.append(_point(name, COLOURS[side], x, y, place.read_bytes() if place is not None else b""))
     legend = f'<span style="color:{COLOURS["audio"]}">●</span> sounds, '
     legend += f'<span style="color:{COLOURS["visual"]}">●</span> pictures of the same clips'
