@@ -115,7 +115,7 @@ def measure(loaded: LoadedModel, test: WorldDataset, say: Callable[[str], None])
 def _equivariance(loaded: LoadedModel, test: WorldDataset, say: Callable[[str], None]) -> dict[str, Any] | None:
     if loaded.config.objective.intra != "equivariant":
         return None
-    return equivariance_record(loaded, test, count=EQUIVARIANCE_CLIPS, draws=4, centroid_clips=20, say=say)
+    return equivariance_record(loaded, test, count=EQUIVARIANCE_CLIPS, draws=4, centroid_clips=20, progress=say)
 
 
 def _probes(parts: dict[str, tuple[dict[Modality, Tensor], Tensor]]) -> dict[str, float]:

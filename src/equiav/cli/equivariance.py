@@ -34,7 +34,7 @@ def equivariance(
     chosen = split_name(split)
     loaded = load_model(model)
     clips = build_clips(with_data(loaded.config, data), chosen)
-    record = equivariance_record(loaded, clips, seed=seed, count=count, say=say)
+    record = equivariance_record(loaded, clips, seed=seed, count=count, progress=say)
     end_line()
     print("\n".join(equivariance_lines(record)))
     page = equivariance_page(record, examples(loaded, clips, seed=seed, count=count))

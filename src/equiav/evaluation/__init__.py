@@ -27,19 +27,8 @@ from equiav.evaluation.classifying import Classified, classify_dataset
 from equiav.evaluation.classifying_report import classification_page, classification_record
 from equiav.evaluation.cost import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_record, cost_table
 from equiav.evaluation.embed import embed_dataset
-from equiav.evaluation.equivariance import (
-    equivariance_record,
-    evenly,
-    measure,
-    one_batch,
-    part_records,
-    predictor_similarity,
-)
-from equiav.evaluation.equivariance_centroid import COUNTS, REAL, approximation, one_clip
-from equiav.evaluation.equivariance_examples import examples
-from equiav.evaluation.equivariance_plan import make_plan
+from equiav.evaluation.equivariance import equivariance_record, evenly, examples, predictor_similarity
 from equiav.evaluation.equivariance_report import equivariance_lines, equivariance_page, part_table, similarity_table
-from equiav.evaluation.equivariance_scores import beside, centred_cosine, clip_means, others_mean, rank_among_draws
 from equiav.evaluation.exhibits import EXAMPLES, exhibits, small_picture
 from equiav.evaluation.features import View, labelled_data, thin
 from equiav.evaluation.heat import METHODS, Method, default_method, token_scores, upsample
@@ -83,12 +72,10 @@ from equiav.evaluation.retrieval import RetrievalResult, both_ranks, chance, cla
 from equiav.evaluation.retrieval_report import against_chance, retrieval_page, sound_row
 
 __all__ = [
-    "COUNTS",
     "EXAMPLES",
     "METHODS",
     "PAPER_BASELINE",
     "PAPER_INCREASE",
-    "REAL",
     "REPORT",
     "RESULTS",
     "TEMPERATURE",
@@ -102,13 +89,10 @@ __all__ = [
     "accuracy",
     "against_chance",
     "agreement",
-    "approximation",
     "augmentation_figure",
     "average_precision",
-    "beside",
     "both_ranks",
     "centre_prior",
-    "centred_cosine",
     "chance",
     "class_figures",
     "class_retrieval",
@@ -117,7 +101,6 @@ __all__ = [
     "classification_record",
     "classify_dataset",
     "clip_cells",
-    "clip_means",
     "confusion",
     "cost_of",
     "cost_record",
@@ -152,17 +135,11 @@ __all__ = [
     "localisation_record",
     "localise",
     "localise_dataset",
-    "make_plan",
     "mean_average_precision",
-    "measure",
     "method_of",
     "nearest_votes",
     "neighbours",
-    "one_batch",
-    "one_clip",
-    "others_mean",
     "overlay",
-    "part_records",
     "part_table",
     "pixels",
     "pooled_features",
@@ -171,7 +148,6 @@ __all__ = [
     "probe_lines",
     "probe_page",
     "probe_record",
-    "rank_among_draws",
     "ranks",
     "recall",
     "representative",

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from equiav.evaluation.equivariance_examples import Example
+from equiav.evaluation.equivariance import Example
 from equiav.report import (
-    Interval,
     Page,
     banded_curves,
     bars,
@@ -38,7 +37,11 @@ def equivariance_page(record: dict[str, Any], shown: Sequence[Example]) -> Page:
         "vector of t, and says where the embedding of the view should be; the encoder says where it is. Cosines are "
         "means over clips; differences are paired, with 95 % intervals over clips."
     )
-    page.add(cards(_headline(record)))
+    headline = [(f"cosine, {TITLES[m].lower()}", f"{v['true']['mean']:.3f}") for m, v in record["similarity"].items()]
+    for m, v in record["ranking"].items():
+        chance = f"(chance {v['chance_first']:.1f} %)"
+        headline.append((f"{TITLES[m].lower()}: finds its own view among {v['draws']} {chance}", f"{v['first']:.1f} %"))
+    page.add(cards([*headline, ("clips", str(record["clips"]))]))
     _similarity(page, record)
     for m, rows in record["augmentations"].items():
         page.heading(f"{TITLES[m]}: augmentation by augmentation").add(part_table(rows)).figure(_part_figure(rows))
@@ -73,16 +76,6 @@ def equivariance_lines(record: dict[str, Any]) -> list[str]:
             told = ", ".join(f"{row[k]['true_is']} {label} ({_difference(row[k])})" for k, label in BASELINES.items())
             lines.append(f"  {name}: {row['true']:.3f}, {told}")
     return lines
-
-
-def _headline(record: dict[str, Any]) -> list[tuple[str, str]]:
-    values = [(f"cosine, {TITLES[m].lower()}", f"{v['true']['mean']:.3f}") for m, v in record["similarity"].items()]
-    values += [
-        (f"{TITLES[m].lower()}: finds its own view among {v['draws']} (chance {v['chance_first']:.1f} %)",
-         f"{v['first']:.1f} %")
-        for m, v in record["ranking"].items()
-    ]  # fmt: skip
-    return [*values, ("clips", str(record["clips"]))]
 
 
 def _similarity(page: Page, record: dict[str, Any]) -> None:
@@ -148,14 +141,13 @@ def _part_figure(rows: dict[str, Any]) -> bytes:
     bars(above, list(rows), series, "mean cosine with z'", digits=2)
     above.margins(y=0.12)
     above.legend(frameon=False, fontsize=8, ncols=len(series), loc="lower right", bbox_to_anchor=(1, 1))
-    told = {f"true - {label}": [_interval(v[k]) for v in rows.values()] for k, label in BASELINES.items()}
+    told = {
+        f"true - {label}": [(v[k]["difference"], v[k]["low"], v[k]["high"]) for v in rows.values()]
+        for k, label in BASELINES.items()
+    }
     intervals(below, list(rows), told, "difference of cosines, 95 % interval; linear below 0.001, then logarithmic")
     below.set_xscale("symlog", linthresh=1e-3)
     return png(figure)
-
-
-def _interval(v: dict[str, float]) -> Interval:
-    return v["difference"], v["low"], v["high"]
 
 
 def _alone(page: Page, record: dict[str, Any]) -> None:
@@ -169,7 +161,7 @@ def _alone(page: Page, record: dict[str, Any]) -> None:
     for m, rows in record["alone"].items():
         page.add(f"<h3>{TITLES[m]}</h3>", part_table(rows))
         change = ", ".join(f"{name} {v['input_change']:.2f}" for name, v in rows.items())
-        page.text(f"How far the input moves, in its own deviations: {change}.", note=True)
+        page.text(f"How far the input moves, in its own standard deviations: {change}.", note=True)
 
 
 def _approximation(page: Page, record: dict[str, Any]) -> None:
