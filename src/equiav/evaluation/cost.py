@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from equiav.build import D_T, build_branch, encoder_size
 from equiav.config import Config
-from equiav.models import Branch, initialise
+from equiav.models import initialise
 from equiav.randomness import stream
 from equiav.types import Modality
 
@@ -51,55 +50,52 @@ def multiply_adds(run: Callable[[], object]) -> float:
     return float(counter.get_total_flops()) / 2e9
 
 
-def _inputs(config: Config, modality: Modality, device: str) -> Tensor:
-    if modality is Modality.AUDIO:
-        return torch.zeros(1, 1, config.audio.frames, config.audio.bins, device=device)
-    return torch.zeros(1, 3, config.visual.size, config.visual.size, device=device)
-
-
-def _baseline(branch: Branch, x: Tensor, t: Tensor) -> None:
-    h, h_aug = branch.encode_views(x, x)
-    branch.equivariant(h, t)
-    branch.augmented(h_aug)
-    branch.inter_pooled(h)
-
-
 def cost_of(config: Config, modality: Modality, *, repeats: int = 5) -> Cost:
     """Counts on the meta device, then measures the median of `repeats` runs on the CPU (none for 0)."""
+    is_audio = modality is Modality.AUDIO
+    shape = (1, config.audio.frames, config.audio.bins) if is_audio else (3, config.visual.size, config.visual.size)
     with torch.device("meta"):
         branch = build_branch(config, modality)
-        x, t = _inputs(config, modality, "meta"), torch.zeros(1, D_T[modality], device="meta")
+        x, t = torch.zeros(1, *shape), torch.zeros(1, D_T[modality])
         h = branch.encode(x)
-    baseline = multiply_adds(lambda: _baseline(branch, x, t))
+
+    def baseline() -> None:
+        h, h_aug = branch.encode_views(x, x)
+        branch.equivariant(h, t)
+        branch.augmented(h_aug)
+        branch.inter_pooled(h)
+
+    gmac = multiply_adds(baseline)
     increase = {s: multiply_adds(lambda s=s: branch.u(h, t.expand(1, s, -1))) for s in REPRESENTATIONS}  # type: ignore[misc]
-    # Three equal channels would enlarge the patch product threefold; the paper counts them for sound as well.
+    # Three equal channels would enlarge the patch product threefold; the paper counts them for audio as well.
     patches = h.shape[1] * encoder_size(config.model.encoder).width * branch.f.patch_embed.patch**2 / 1e9
-    extra = 2 * 2 * patches if modality is Modality.AUDIO else 0.0
-    encoder_ms, predictor_ms = _milliseconds(config, modality, repeats) if repeats else (0.0, {})
+    extra = 2 * 2 * patches if is_audio else 0.0
+    encoder_ms, predictor_ms = _milliseconds(config, modality, shape, repeats) if repeats else (0.0, {})
     parameters = sum(p.numel() for p in branch.parameters())
-    return Cost(modality.value, parameters, baseline, increase, baseline + extra, encoder_ms, predictor_ms)
+    return Cost(modality.value, parameters, gmac, increase, gmac + extra, encoder_ms, predictor_ms)
 
 
 @torch.inference_mode()
-def _milliseconds(config: Config, modality: Modality, repeats: int) -> tuple[float, dict[int, float]]:
+def _milliseconds(
+    config: Config, modality: Modality, shape: tuple[int, ...], repeats: int
+) -> tuple[float, dict[int, float]]:
+    """Medians of the encoder and of the predictor with S vectors, each after one run that does not count."""
     branch = build_branch(config, modality).eval()
     initialise(branch, stream(config.seed, 0, "weights"))
-    x, t = _inputs(config, modality, "cpu"), torch.zeros(1, 1, D_T[modality])
+    x, t = torch.zeros(1, *shape), torch.zeros(1, 1, D_T[modality])
     h = branch.encode(x)
-    encoder = _median(lambda: branch.encode(x), repeats)
-    predictor = {s: _median(lambda s=s: branch.u(h, t.expand(1, s, -1)), repeats) for s in REPRESENTATIONS}  # type: ignore[misc]
-    return encoder, predictor
 
-
-def _median(run: Callable[[], object], repeats: int) -> float:
-    """Median wall milliseconds, after one run that does not count."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
+    def median(run: Callable[[], object]) -> float:
         run()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[len(times) // 2] * 1000
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        return sorted(times)[len(times) // 2] * 1000
+
+    predictor = {s: median(lambda s=s: branch.u(h, t.expand(1, s, -1))) for s in REPRESENTATIONS}  # type: ignore[misc]
+    return median(lambda: branch.encode(x)), predictor
 
 
 def cost_table(costs: list[Cost]) -> str:
@@ -108,10 +104,14 @@ def cost_table(costs: list[Cost]) -> str:
         "| modality | row | multiply-adds, 10^9 | increase | paper | paper's increase | ms (1 sample, CPU) |",
         "|---|---|---|---|---|---|---|",
     ]
+
+    def ms(value: float) -> str:
+        return f"{value:.1f}" if value else ""
+
     for cost in costs:
         m = Modality(cost.modality)
-        paper, ms = f"{PAPER_BASELINE[m]:.2f}", _ms(cost.encoder_ms)
-        lines.append(f"| {m.value} | baseline | {cost.baseline_gmac:.2f} | | {paper} | | {ms} |")
+        paper = f"{PAPER_BASELINE[m]:.2f}"
+        lines.append(f"| {m.value} | baseline | {cost.baseline_gmac:.2f} | | {paper} | | {ms(cost.encoder_ms)} |")
         if m is Modality.AUDIO:
             three = f"{cost.baseline_three_channels_gmac:.2f}"
             lines.append(f"| {m.value} | baseline, three-channel patches | {three} | | {paper} | | |")
@@ -119,13 +119,9 @@ def cost_table(costs: list[Cost]) -> str:
             more = PAPER_INCREASE[m][s]
             lines.append(
                 f"| {m.value} | S = {s} | {cost.baseline_gmac + increase:.2f} | +{increase:.2f} | "
-                f"{PAPER_BASELINE[m] + more:.2f} | +{more:.2f} | +{_ms(cost.predictor_ms.get(s, 0.0))} |"
+                f"{PAPER_BASELINE[m] + more:.2f} | +{more:.2f} | +{ms(cost.predictor_ms.get(s, 0.0))} |"
             )
     return "\n".join(lines)
-
-
-def _ms(value: float) -> str:
-    return f"{value:.1f}" if value else ""
 
 
 def cost_record(costs: list[Cost]) -> dict[str, object]:
