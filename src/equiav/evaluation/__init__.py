@@ -25,7 +25,7 @@ from equiav.evaluation.classification import (
 )
 from equiav.evaluation.classifying import Classified, classify_dataset
 from equiav.evaluation.classifying_report import classification_page, classification_record
-from equiav.evaluation.cost import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_record, cost_table
+from equiav.evaluation.cost import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_record, cost_table, encoder_passes
 from equiav.evaluation.embed import embed_dataset
 from equiav.evaluation.equivariance import equivariance_record, evenly, examples, predictor_similarity
 from equiav.evaluation.equivariance_report import equivariance_lines, equivariance_page, part_table, similarity_table
@@ -109,6 +109,7 @@ __all__ = [
     "default_method",
     "embed_dataset",
     "embed_sides",
+    "encoder_passes",
     "equivariance_lines",
     "equivariance_page",
     "equivariance_record",

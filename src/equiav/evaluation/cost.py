@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from typing_extensions import assert_never
 
 from equiav.build import D_T, build_branch, encoder_size
 from equiav.config import Config
@@ -48,6 +49,20 @@ def multiply_adds(run: Callable[[], object]) -> float:
     with FlopCounterMode(display=False) as counter:
         run()
     return float(counter.get_total_flops()) / 2e9
+
+
+def encoder_passes(config: Config) -> int:
+    """How many views of a clip each encoder sees in one step of pre-training; most of what a step costs."""
+    objective = config.objective
+    match objective.intra:
+        case "none":
+            return 1
+        case "equivariant":
+            return 2  # the original and the augmented view, Eq. (3)
+        case "invariant":
+            return 3 if objective.inter == "original" else 2
+        case never:
+            assert_never(never)
 
 
 def cost_of(config: Config, modality: Modality, *, repeats: int = 5) -> Cost:
