@@ -14,24 +14,26 @@ from equiav.build_data import build_clips
 from equiav.data import collate
 from equiav.errors import ConfigError, DataError
 from equiav.evaluation import (
-    COUNTS,
-    REAL,
-    approximation,
-    beside,
-    centred_cosine,
-    clip_means,
     equivariance_lines,
     equivariance_page,
     equivariance_record,
     evenly,
     examples,
+    predictor_similarity,
+)
+from equiav.evaluation.equivariance import (
+    COUNTS,
+    REAL,
+    approximation,
+    centred_cosine,
+    clip_means,
     make_plan,
     measure,
     one_batch,
     one_clip,
     others_mean,
+    paired_difference,
     part_records,
-    predictor_similarity,
     rank_among_draws,
 )
 from equiav.inference import LoadedModel
@@ -108,13 +110,13 @@ def test_differences_are_paired_over_clips(rng):
     assert math.isnan(means[2])
     level = torch.randn(400, generator=rng).double()
     gain = 0.1 * torch.randn(400, generator=rng).double() + 0.05
-    found = beside(level + gain, level)  # the spread of the level, ten times the gain's, must not matter
-    assert found.difference == pytest.approx(float(gain.mean()))
-    assert found.high - found.difference == pytest.approx(1.96 * float(gain.std()) / 20)
-    assert found.verdict == "above"
-    assert beside(level, level + gain).verdict == "below"
-    assert beside(level, level + gain - gain.mean()).verdict == "level with"
-    assert beside(torch.tensor([1.0, math.nan]), torch.tensor([0.5, 0.5])).difference == 0.5
+    found = paired_difference(level + gain, level)  # the spread of the level, ten times the gain's, must not matter
+    assert found["difference"] == pytest.approx(float(gain.mean()))
+    assert found["high"] - found["difference"] == pytest.approx(1.96 * float(gain.std()) / 20)
+    assert found["true_is"] == "above"
+    assert paired_difference(level, level + gain)["true_is"] == "below"
+    assert paired_difference(level, level + gain - gain.mean())["true_is"] == "level with"
+    assert paired_difference(torch.tensor([1.0, math.nan]), torch.tensor([0.5, 0.5]))["difference"] == 0.5
 
 
 def test_centring_takes_away_what_all_share(rng):
@@ -151,8 +153,8 @@ def test_who_knows_the_truth_scores_one(modality, clips):
     plan = make_plan(pipeline, modality, clips=6, draws=4, seed=0)
     branch.u = Oracle(branch, pipeline, x, plan.full)
     scores = one_batch(branch, plan, x)
-    torch.testing.assert_close(scores.pairs.diagonal(dim1=1, dim2=2), torch.ones(6, 4).double(), atol=1e-5, rtol=0)
-    assert rank_among_draws(scores.pairs)["first"] == 100
+    torch.testing.assert_close(scores["pairs"].diagonal(dim1=1, dim2=2), torch.ones(6, 4).double(), atol=1e-5, rtol=0)
+    assert rank_among_draws(scores["pairs"])["first"] == 100
     for row in part_records(scores, plan).values():
         assert row["true"] == pytest.approx(1, abs=1e-5)
         assert row["redrawn"]["true_is"] == row["left_out"]["true_is"] == "above"
@@ -209,7 +211,7 @@ def test_batches_do_not_matter(record, clips):
 def test_the_seed_decides(clips):
     plans = {m: make_plan(p, m, clips=6, draws=2, seed=4) for m, p in build_pipelines(CONFIG.augment).items()}
     first, again = (measure(loaded(), clips, plans, batch=6) for _ in range(2))
-    assert all(torch.equal(first[m].pairs, again[m].pairs) for m in Modality)
+    assert all(torch.equal(first[m]["pairs"], again[m]["pairs"]) for m in Modality)
     other = predictor_similarity(loaded(), clips, seed=5, count=6, draws=2)
     assert other != predictor_similarity(loaded(), clips, seed=4, count=6, draws=2)
 
@@ -258,7 +260,7 @@ def test_examples_show_what_was_measured(clips):
     scores = measure(loaded(), clips, plans)
     shown = examples(loaded(), clips, seed=3, count=6, draws=3)
     for example, i in zip([e for e in shown if e.modality is Modality.AUDIO], (0, 2, 4), strict=True):
-        pairs = scores[Modality.AUDIO].pairs[i]
+        pairs = scores[Modality.AUDIO]["pairs"][i]
         assert example.name == clips.name(i)
         assert example.true == pytest.approx(pairs.diagonal().tolist(), abs=1e-5)
         assert example.another[0] == pytest.approx(float(pairs[1:, 0].mean()), abs=1e-5)

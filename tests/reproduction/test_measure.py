@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from equiav.ablation import RetrievalSet, measure
-from equiav.build import build_bank, build_model
-from equiav.build_data import build_clips, present_splits, with_data
+from equiav.build import build_bank, build_inputs, build_model
+from equiav.build import build_dataset, present_splits, with_data
 from equiav.config import ShardsConfig
-from equiav.data import META
+from equiav.data import META, label_names, multi_hot, vocabulary
 from equiav.errors import DataError
+from equiav.evaluation import linear_probe, pooled_features, retrieval_record
 from equiav.inference import LoadedModel
+from equiav.reproduction import RetrievalSet, measure
 from equiav.types import Modality
 from tests.data.test_paired import make_collection
 from tests.training.small import small_config
@@ -28,7 +29,7 @@ def training_only(tmp_path, monkeypatch):
     """A run on a prepared set without held-out clips, as AudioSet-2M is."""
     (tmp_path / META).write_text(json.dumps({"format": 1, "splits": {"train": 5}}))
     config = small_config()
-    test = build_clips(config, "test")
+    test = build_dataset(config, "test")
     loaded = loaded_of(config.model_copy(update={"data": ShardsConfig(path=str(tmp_path))}))
 
     def clips(config, split):
@@ -36,7 +37,7 @@ def training_only(tmp_path, monkeypatch):
             raise DataError(f"holds no clips for {split}")
         return test
 
-    monkeypatch.setattr(measure, "build_clips", clips)
+    monkeypatch.setattr(measure, "build_dataset", clips)
     return loaded
 
 
@@ -67,14 +68,48 @@ def test_each_probe_is_fitted_once(tmp_path, monkeypatch, paired):
     if paired:
         config = with_data(config, make_collection(tmp_path / "made", classes=3, sounds=8, images=10))
     fitted = []
-    whole = measure.fit_probes
+    whole = measure.linear_probe
 
-    def counted(train, *, single):
+    def counted(*parts, single):
         fitted.append(single)
-        return whole(train, single=single)
+        return whole(*parts, single=single)
 
-    monkeypatch.setattr(measure, "fit_probes", counted)
+    monkeypatch.setattr(measure, "linear_probe", counted)
     found = measure.measure_own(loaded_of(config), frozenset({"probe"}), lambda line: None)
     views = {"audio", "visual"} if paired else {"audio", "visual", "audiovisual"}
     assert fitted == [paired] * len(views)
     assert {split: set(values["probe"]) for split, values in found.items()} == {"validation": views, "test": views}
+
+
+def test_each_split_is_judged_as_by_a_probe_of_its_own():
+    """Splits are scored together; their mean APs are those of a probe judged on each alone."""
+    loaded = loaded_of(small_config("data.count=40", "data.validation=12", "data.test=10"))
+    found = measure.measure_own(loaded, frozenset({"probe"}), lambda line: None)
+    inputs = build_inputs(loaded.config.audio)
+    clips = {split: build_dataset(loaded.config, split) for split in ("train", "validation", "test")}
+    classes = vocabulary(clips["train"])
+    parts = {
+        split: (pooled_features(loaded.model, part, inputs)[Modality.AUDIO], multi_hot(label_names(part), classes))
+        for split, part in clips.items()
+    }
+    for split in ("validation", "test"):
+        alone = linear_probe(parts["train"], parts["validation"], parts[split])
+        assert found[split]["probe"]["audio"] == pytest.approx(alone.mean_average_precision, abs=1e-6)
+
+
+def test_a_bank_of_s_is_measured_beside_the_stored_one():
+    """S is that of training: one where a single equivariant embedding was contrasted."""
+    tasks = frozenset({"retrieval", "retrieval_bank_s"})
+    for change, size in (("objective.representations=4", 4), ("objective.inter=equivariant", 1)):
+        loaded = loaded_of(small_config("data.count=16", "data.validation=8", "data.test=8", change, "bank.size=9"))
+        said = []
+        found = measure.measure_own(loaded, tasks, said.append)
+        assert said == ["measuring retrieval", f"measuring retrieval with a bank of {size}"]
+        test = build_dataset(loaded.config, "test")
+        small = loaded.config.model_copy(update={"bank": loaded.config.bank.model_copy(update={"size": size})})
+        banks = {m: build_bank(small, m) for m in Modality}
+        assert banks[Modality.AUDIO].shape[0] == size
+        with_bank = retrieval_record(loaded.model, test, build_inputs(small.audio), banks, "centroid")
+        assert found["test"]["retrieval_bank_s"] == with_bank
+        assert found["test"]["retrieval"] == measure.measure_retrieval(loaded, test)
+        assert set(found["validation"]) == tasks

@@ -13,14 +13,14 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from equiav.ablation import Folders, figure, load_experiments, missing, perform, plan, resumable
 from equiav.checkpoint import checkpoints_of
 from equiav.cli import app
 from equiav.config import load_config
 from equiav.errors import Busy, EquiAVError
 from equiav.io import locked
+from equiav.reproduction import Folders, load_tables, missing, perform, plan, resumable, value_at
 from equiav.training import Trainer
-from tests.ablation.small import PLAIN, ROOT, SMOKE, TINY, experiment, table, write
+from tests.reproduction.small import PLAIN, ROOT, SMOKE, TINY, loaded, table, write
 
 pytestmark = pytest.mark.process
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -148,7 +148,7 @@ def wait(condition, seconds=120):
 def test_killed_and_started_again(tmp_path):
     """The session is killed; its worker notices, saves and stops; the next session carries on from there."""
     changes = {"train.steps": 200, "train.checkpoint_every": 5, "train.evaluate_every": None}
-    found = experiment(tmp_path, table(rows=rows("full"), scales=scales([0], **changes)))
+    found = loaded(tmp_path, table(rows=rows("full"), scales=scales([0], **changes)))
     folders = Folders(tmp_path / "results/ablation", tmp_path / "runs/ablation")
     run = plan([found], "world")[0]
     out = folders.run(run)
@@ -183,7 +183,7 @@ def test_killed_and_started_again(tmp_path):
 
 def test_terminated_session_stops_its_workers(tmp_path):
     changes = {"train.steps": 5000, "train.checkpoint_every": 5, "train.evaluate_every": None}
-    found = experiment(tmp_path, table(rows=rows("full"), scales=scales([0], **changes)))
+    found = loaded(tmp_path, table(rows=rows("full"), scales=scales([0], **changes)))
     out = Folders(tmp_path / "results/ablation", tmp_path / "runs/ablation").run(plan([found], "world")[0])
     session = subprocess.Popen(command("ablate", "small.yaml"), cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE)
     wait(lambda: bool(checkpoints_of(out)))
@@ -196,22 +196,20 @@ def test_terminated_session_stops_its_workers(tmp_path):
 def test_only_cosmetic_changes_resume(tmp_path):
     """A run interrupted under another checkpoint_every is the same run, and carries on."""
     folders = Folders(tmp_path / "results", tmp_path / "runs")
-    often = experiment(tmp_path, table(rows=rows("full"), scales=scales([0])), "often")
-    seldom = experiment(
-        tmp_path, table(rows=rows("full"), scales=scales([0], **{"train.checkpoint_every": 3})), "seldom"
-    )
+    often = loaded(tmp_path, table(rows=rows("full"), scales=scales([0])), "often")
+    seldom = loaded(tmp_path, table(rows=rows("full"), scales=scales([0], **{"train.checkpoint_every": 3})), "seldom")
     first, second = (plan([e], "world")[0] for e in (often, seldom))
     assert first.key == second.key
     trainer = Trainer(first.config, folders.run(first), lambda line: None)
     trainer._stop = True  # as after a signal: saves at the first step
     assert trainer.run().interrupted
-    perform(second, folders, discard=False, say=lambda line: None)
+    perform(second, folders, discard=False, progress=lambda line: None)
     assert not missing(second, folders)
 
 
 def test_data_that_moved_are_not_looked_for_at_their_old_place(tmp_path):
     folders = Folders(tmp_path / "results", tmp_path / "runs")
-    (run,) = plan([experiment(tmp_path, table(rows=rows("full"), scales=scales([0])))], "world")
+    (run,) = plan([loaded(tmp_path, table(rows=rows("full"), scales=scales([0])))], "world")
     trainer = Trainer(run.config, folders.run(run), lambda line: None)
     trainer._stop = True
     assert trainer.run().interrupted
@@ -240,19 +238,19 @@ def test_fine_tuning_columns(tmp_path):
     write(tmp_path / "ablation/plain.yaml", plain)
     write(tmp_path / "ablation/tuned.yaml", {**plain, "columns": columns})
     folders = Folders(tmp_path / "results", tmp_path / "runs")
-    first, second = (plan(load_experiments([tmp_path / f"ablation/{n}.yaml"]), "world")[0] for n in ("plain", "tuned"))
+    first, second = (plan(load_tables([tmp_path / f"ablation/{n}.yaml"]), "world")[0] for n in ("plain", "tuned"))
     assert first.key == second.key
-    perform(first, folders, discard=False, say=lambda line: None)
+    perform(first, folders, discard=False, progress=lambda line: None)
     assert missing(second, folders) == {"finetune.tiny.audio"}
-    perform(second, folders, discard=False, say=lambda line: None)
+    perform(second, folders, discard=False, progress=lambda line: None)
     record = json.loads(folders.record("world", second.key).read_text())
-    assert 0 < figure(record, "finetune.tiny.audio", "test") <= 100
-    assert 0 < figure(record, "probe.audio", "test") <= 100
+    assert 0 < value_at(record, "finetune.tiny.audio", "test") <= 100
+    assert 0 < value_at(record, "probe.audio", "test") <= 100
     assert record["tasks"] == ["finetune.tiny.audio", "probe"]
     assert record["provenance"]["utc"] <= record["extended"][0]["utc"]
     assert len(record["extended"]) == 1
     write(tmp_path / "finetune/tiny.yaml", {**tree, "optim": {"warmup_steps": 2}})
     assert missing(second, folders) == {"finetune.tiny.audio"}, "another fine-tuning now"
-    perform(second, folders, discard=False, say=lambda line: None)
+    perform(second, folders, discard=False, progress=lambda line: None)
     assert not missing(second, folders)
     assert len(list((folders.run(second) / "finetune").iterdir())) == 2

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from equiav.ablation import Experiment, Folders, load_experiments, plan, portable
 from equiav.io import write_json
+from equiav.reproduction import Folders, Table, load_tables, plan, portable
 
 ROOT = Path(__file__).parents[2]
 SMOKE = ROOT / "configs/pretrain/smoke.yaml"
@@ -35,8 +35,8 @@ def write(path: Path, tree) -> Path:
     return path
 
 
-def experiment(folder: Path, tree=None, name: str = "small") -> Experiment:
-    return load_experiments([write(folder / f"{name}.yaml", tree or table())])[0]
+def loaded(folder: Path, tree=None, name: str = "small") -> Table:
+    return load_tables([write(folder / f"{name}.yaml", tree or table())])[0]
 
 
 PROVENANCE = {
@@ -44,10 +44,10 @@ PROVENANCE = {
 }  # fmt: skip
 
 
-def pretend(found: Experiment, folders: Folders, figures) -> None:
-    """Results files as runs would leave them; `figures` gives V2A, A and sim A of a row and seed, or None."""
+def pretend(found: Table, folders: Folders, metrics) -> None:
+    """Results files as runs would leave them; `metrics` gives V2A, A and sim A of a row and seed, or None."""
     for run in plan([found], "world"):
-        values = figures(run.wanted_by[0].split(": ")[1], run.seed)
+        values = metrics(run.wanted_by[0].split(": ")[1], run.seed)
         if values is None:
             continue
         v2a, a, similarity = values
