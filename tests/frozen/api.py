@@ -44,7 +44,8 @@ def frozen(name, key, found, tolerance=0.0):
         kept[key] = found
         lines = (f"{json.dumps(k)}: {json.dumps(v, indent=1)}" for k, v in sorted(kept.items()))
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    assert differences(stored(name, key), found, tolerance) == []
+    changed = differences(stored(name, key), found, tolerance)
+    assert not changed, f"{name}.json, {key}: {len(changed)} differences\n" + "\n".join(changed[:20])
 
 
 def stored(name, key):

@@ -103,9 +103,10 @@ def test_runs_are_resumed(folder, command, run):
     (step, path) = api.checkpoints_of(folder / run)[-1]
     assert step == 4
     weights = api.load_checkpoint(path).weights
-    norms = {name: float(value.double().norm()) for name, value in sorted(weights.items())}
+    # The bias of keys cancels in the softmax: its gradient is rounding, which Adam makes as large as any other.
+    norms = {k: float(v.double().norm()) for k, v in sorted(weights.items()) if not k.endswith("to_k.bias")}
     lines = [json.loads(line) for line in after.removeprefix(before).splitlines()]
-    frozen("format1", f"{command}: resumed", {"log": lines, "norms": norms}, 1e-5)
+    frozen("format1", f"{command}: resumed", {"log": lines, "norms": norms}, 1e-4)
 
 
 QUERIES = {
