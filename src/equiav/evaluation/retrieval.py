@@ -320,7 +320,7 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
     """The metrics for a terminal, with their range over the banks."""
     over = record["spread_over_banks"]
 
-    def said(way: str, name: str, value: float) -> str:
+    def said(way: str, name: str, value: float | int) -> str:
         if name in ("pool", "queries", "gallery"):
             return f"{name} {value}"
         of = over.get(way, {}).get(name)
