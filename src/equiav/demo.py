@@ -85,10 +85,9 @@ def evaluate_demo(
         recalls = ", ".join(f"{k} {found[way][k]:.1f} %" for k in guess)
         pool = f"among {len(test)} held-out scenes (chance R@10 {guess['R@10']:.1f} %)"
         lines.append(f"{name}: {recalls} {pool}")
-    return Results(
-        record, primary=retrieval.primary, lines=tuple(lines), template="demo.html",
-        assets={**retrieval.assets, **localisation.assets},
-    )  # fmt: skip
+    named = json.dumps(record["examples"])  # of the retrieval examples only some are shown
+    assets = {name: of for name, of in {**retrieval.assets, **localisation.assets}.items() if f'"{name}"' in named}
+    return Results(record, primary=retrieval.primary, lines=tuple(lines), template="demo.html", assets=assets)
 
 
 def _equivariance(model: LoadedModel, test: Dataset, report: Callable[[str], None]) -> dict[str, Any] | None:

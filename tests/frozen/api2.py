@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 import equiav
 from equiav.build import build_model
+from equiav.checkpoint import save_model
 from equiav.cli import app
 from equiav.config import load_config
-from equiav.inference import save_model
 from equiav.search import Entry, Query, store
 from equiav.types import Clip
 from tests.inference.models import random_model

@@ -142,7 +142,7 @@ def localise(
     waveform: Float[Tensor, " samples"],
     frames: UInt8[Tensor, "n 3 h w"],
     method: Method | None = None,
-) -> tuple[Maps, UInt8[Tensor, "n 3 side side"]]:
+) -> tuple[Float[Tensor, "n side side"], UInt8[Tensor, "n 3 side side"]]:
     """Maps for decoded frames and one waveform (at the model's sample rate), and the squares that they lie on."""
     squares = square(frames, model.config.visual.size)
     z_a = embed_waveform(model, waveform).expand(len(squares), -1)

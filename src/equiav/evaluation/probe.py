@@ -39,7 +39,7 @@ CHUNK = 1024
 HELD_OUT = 0.1
 LINEAR, NEAREST, NEAREST_SHARED = "linear probe", "neighbours, pooled tokens", "neighbours, shared space"
 
-Labelled = tuple[Float[Tensor, "n width"], Float[Tensor, "n classes"]]  # features and targets
+Labelled = tuple[Tensor, Tensor]  # features (N, width), targets (N, classes)
 
 
 # A classifier on given features

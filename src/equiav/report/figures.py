@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from equiav.io import write_whole
 
 Array = NDArray[np.float32] | NDArray[np.uint8]
+Number = float | int  # as JSON gives them
 Interval = tuple[float, float, float]  # mean, low, high
 MOST_CLASSES = 40  # bars on one plot; of more classes, the worst and the best halves
 NAMED_CLASSES = 60  # rows of a confusion matrix that can still carry names
@@ -155,7 +156,7 @@ def spectrogram_png(spectrogram: Array, width: float = 1.9, height: float = 1.1,
     return png(figure, dpi)
 
 
-def bar_plot(series: Mapping[str, Mapping[str, float | None]], y: str, x: str = "", width: float = 6.5) -> bytes:
+def bar_plot(series: Mapping[str, Mapping[str, Number | None]], y: str, x: str = "", width: float = 6.5) -> bytes:
     """Grouped bars: values by series and group; the last series names the groups, "audio_to_video" becomes words."""
     groups = list(list(series.values())[-1])
     figure = new_figure(width, 3.0)
@@ -167,7 +168,7 @@ def bar_plot(series: Mapping[str, Mapping[str, float | None]], y: str, x: str = 
     return png(figure)
 
 
-def curve_plots(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], x: str = "step") -> bytes:
+def curve_plots(panels: Mapping[str, Mapping[str, Sequence[Sequence[Number]]]], x: str = "step") -> bytes:
     """Curves side by side, one panel per y axis: points (x, y) by panel and name."""
     figure = new_figure(5.0 * len(panels), 3.2)
     axes = np.atleast_1d(figure.subplots(1, len(panels)))
@@ -177,14 +178,14 @@ def curve_plots(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]
     return png(figure)
 
 
-def matrix_plot(values: Sequence[Sequence[float]], x: str, y: str) -> bytes:
+def matrix_plot(values: Sequence[Sequence[Number]], x: str, y: str) -> bytes:
     """A matrix of numbers as an image with its scale."""
     figure = new_figure(5.4, 4.6)
     matrix(figure.add_subplot(), np.array(values, dtype=np.float32), x, y)
     return png(figure)
 
 
-def class_bars(values: Mapping[str, Mapping[str, float | None]], shares: Mapping[str, float]) -> bytes:
+def class_bars(values: Mapping[str, Mapping[str, Number | None]], shares: Mapping[str, Number]) -> bytes:
     """Horizontal bars of average precision, classes ordered by the last series; a black line at each class's share."""
     last = list(values.values())[-1]
     known = {name: value for name, value in last.items() if value is not None}
@@ -208,7 +209,7 @@ def class_bars(values: Mapping[str, Mapping[str, float | None]], shares: Mapping
     return png(figure)
 
 
-def confusion_plot(shares: Mapping[str, Mapping[str, float]], classes: Sequence[str]) -> bytes:
+def confusion_plot(shares: Mapping[str, Mapping[str, Number]], classes: Sequence[str]) -> bytes:
     """Per cent of each class (row) that is taken for each (column), as results hold them: what is zero is left out."""
     names = list(classes)
     values = np.array([[shares.get(a, {}).get(b, 0.0) for b in names] for a in names], dtype=np.float32)
