@@ -1,7 +1,10 @@
 """Shards open with WebDataset and plain tar; read by number, in any process; damage is named."""
 
+import dataclasses
 import io
+import json
 import multiprocessing
+import os
 import pickle
 import re
 import shutil
@@ -15,17 +18,20 @@ from PIL import Image
 
 from equiav.data import (
     ClipDataset,
+    Index,
     Schedule,
     ShardDataset,
     Source,
     evaluation_batches,
     find_sources,
     flac,
+    merge,
     prepare,
     read_flac,
     training_batches,
     write_inspection,
 )
+from equiav.data.index import write_index
 from equiav.errors import DataError
 from tests.media.making import sine, write_media
 
@@ -160,3 +166,61 @@ def test_unfinished_or_foreign_folders_are_refused(folder, tmp_path):
     (damaged / "index/members.npy").write_bytes(b"nonsense")
     with pytest.raises(DataError, match="is damaged"):
         ShardDataset(damaged, "train")
+
+
+def renamed(folder, shard):
+    """The folder with another name written into its index for every shard."""
+    rows = [dataclasses.replace(row, shard=shard) for row in Index(folder).rows()]
+    write_index(folder, rows, [])
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../victim.tar", "a/b.tar", "{outside}/victim.tar", "..", ".", "", ".hidden", "back\\slash.tar", "nul\0.tar"],
+)
+def test_a_shard_has_a_plain_name(folder, tmp_path, name):
+    victim = tmp_path / "victim.tar"
+    victim.write_bytes(b"precious")
+    damaged = renamed(copy_of(folder, tmp_path), name.format(outside=tmp_path))
+    with pytest.raises(DataError, match="is not the name of a shard") as refused:
+        ShardDataset(damaged, "train")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(DataError, match="is not the name of a shard"):
+        merge([damaged], tmp_path / "merged")
+    assert victim.read_bytes() == b"precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"copy", "victim.tar"}
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_a_shard_is_a_regular_file(folder, tmp_path, kind):
+    damaged = copy_of(folder, tmp_path)
+    shard = damaged / "shards" / next(Index(damaged).rows()).shard
+    shard.rename(tmp_path / "elsewhere.tar")
+    {"link": lambda: shard.symlink_to("../../elsewhere.tar"), "pipe": lambda: os.mkfifo(shard), "folder": shard.mkdir}[
+        kind
+    ]()
+    for use in (lambda: ShardDataset(damaged, "train"), lambda: merge([damaged], tmp_path / "merged")):
+        with pytest.raises(DataError, match=rf"{shard.name}: a shard must be a regular file"):
+            use()
+
+
+def test_a_clip_in_a_shard_without_a_name_is_damage(folder, tmp_path):
+    damaged = copy_of(folder, tmp_path)
+    numbers = np.load(damaged / "index/shard.npy")
+    for number in (-1, 1000):
+        numbers[2] = number
+        np.save(damaged / "index/shard.npy", numbers)
+        with pytest.raises(DataError, match="is damaged"):
+            ShardDataset(damaged, "train")
+
+
+def test_merging_never_writes_into_a_part(folder, tmp_path):
+    """Shards are linked: a second one of the same name would be copied over the first part's own."""
+    parts = [copy_of(folder, tmp_path / str(number)) for number in (1, 2)]
+    for number, part in enumerate(parts, start=1):
+        meta = json.loads((part / "meta.json").read_text())
+        (part / "meta.json").write_text(json.dumps({**meta, "part": [number, 2]}))
+    with pytest.raises(DataError, match=r"both have a shard train-001-0000\d\d.tar"):
+        merge(parts, tmp_path / "merged")
+    assert {path.name for path in tmp_path.iterdir()} == {"1", "2"}

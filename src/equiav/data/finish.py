@@ -97,17 +97,22 @@ def merge(parts: Sequence[Path], out: Path) -> Summary:
     """
     metas = [read_meta(part) for part in parts]
     _check_parts(parts, metas, out)
+    rows: list[ClipRow] = []
+    skipped: list[Skipped] = []
+    shards: dict[str, Path] = {}
+    for part in parts:
+        found = list(Index(part).rows())
+        for shard in {row.shard for row in found}:
+            # A second file of that name would be written through the link into the first part.
+            if shards.setdefault(shard, part) is not part:
+                raise DataError(f"{part} and {shards[shard]} both have a shard {shard} and cannot be merged")
+        rows += found
+        skipped += read_skipped(part)
     draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     shutil.rmtree(draft, ignore_errors=True)
     (draft / SHARDS).mkdir(parents=True)
-    rows: list[ClipRow] = []
-    skipped: list[Skipped] = []
-    for part in parts:
-        found = list(Index(part).rows())
-        for shard in sorted({row.shard for row in found}):
-            _link(part / SHARDS / shard, draft / SHARDS / shard)
-        rows += found
-        skipped += read_skipped(part)
+    for shard, part in sorted(shards.items()):
+        _link(part / SHARDS / shard, draft / SHARDS / shard)
     rows.sort(key=lambda row: (row.name, row.key))
     # Stable: the stretches of one source stay in order.
     skipped.sort(key=lambda line: line[0])

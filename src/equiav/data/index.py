@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ INDEX, MANIFEST, SKIPPED, META, SHARDS = "index", "manifest.csv", "skipped.csv",
 VERSION = 1
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 TEXTS = ("keys", "names", "paths", "groups", "labels", "shards")
+SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Member = tuple[int, int, int]  # offset in the shard, size, CRC-32; size 0: the clip has no such member
 
@@ -115,7 +118,10 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 class Index:
-    """The columns of a prepared folder; nothing is read before it is asked for, nothing is ever unpickled."""
+    """The columns of a prepared folder; nothing is read before it is asked for, nothing is ever unpickled.
+
+    A folder may come from elsewhere: its shards must be regular files in it, with plain names.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -124,6 +130,7 @@ class Index:
                 self._load(name) for name in ("members", "shard", "split", "times", "statistics")
             )
             self.texts = {name: (self._load(name), self._load(f"{name}_ends")) for name in TEXTS}
+            self._check_shards()
         except (OSError, ValueError) as error:
             raise DataError(f"{folder / INDEX} is damaged ({error}); prepare the folder again") from error
 
@@ -133,6 +140,17 @@ class Index:
         empty = path.stat().st_size <= 128
         array: NDArray[Any] = np.load(path, mmap_mode=None if empty else "r", allow_pickle=False)
         return array
+
+    def _check_shards(self) -> None:
+        names = [self.text("shards", i) for i in range(len(self.texts["shards"][1]) - 1)]
+        if len(self.shard) and not 0 <= self.shard.min() <= self.shard.max() < len(names):
+            raise ValueError("a clip lies in a shard that has no name")
+        for name in names:
+            path = self.folder / SHARDS / name
+            if not SHARD_NAME.fullmatch(name):
+                raise DataError(f"{self.folder / INDEX}: {name!r} is not the name of a shard; use another folder")
+            if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+                raise DataError(f"{path}: a shard must be a regular file, not a link, pipe or device")
 
     def __len__(self) -> int:
         return len(self.shard)
