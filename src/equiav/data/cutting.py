@@ -32,10 +32,10 @@ from equiav.media import (
     FilterBank,
     Limits,
     MediaInfo,
-    common_span,
     cuts,
     open_media,
     read_clips,
+    usable_span,
 )
 
 logger = logging.getLogger(__name__)
@@ -181,17 +181,12 @@ class Cutter:
         need, path = self.settings.need, source.path
         until = None if source.seconds is None else source.start + source.seconds
         info = open_media(path, limits=self.limits, until=until)
-        if "audio" in need and not info.has_audio:
+        if "audio" in need and info.audio is None:
             raise MediaError(path, "no sound")
-        if "video" in need and not info.has_video:
+        if "video" in need and info.video is None:
             raise MediaError(path, "no picture")
-        begin, end = common_span(info, sound="audio" in need, picture="video" in need)
-        begin = max(begin, source.start)
-        if until is not None:
-            end = min(end, until)
-        if end - begin < LEAST_SECONDS:
-            what = "sound and picture overlap for" if len(need) > 1 else "lasts"
-            raise MediaError(path, f"{what} only {max(0.0, end - begin):.2f} s")
+        has = {"audio": "audio" in need, "video": "video" in need}
+        begin, end = usable_span(path, info, start=source.start, seconds=source.seconds, **has)
         if source.seconds is not None:
             return info, [Cut(begin, end - begin)]
         return info, cuts(begin, end, seconds=self.settings.clip_seconds, overlap=self.settings.overlap)
@@ -205,26 +200,28 @@ class Cutter:
             sample_rate=settings.sample_rate,
             frames=settings.frames,
             short_side=settings.short_side,
-            sound="audio" in settings.need,
-            picture="video" in settings.need,
+            audio="audio" in settings.need,
+            video="video" in settings.need,
             limits=self.limits,
         )
 
     def _unfit(self, excerpt: Excerpt) -> str:
         """Why a clip is of no use, if it is not."""
-        if excerpt.sound is None:
+        if excerpt.waveform is None:
             return ""
-        if len(excerpt.sound) < LEAST_SECONDS * self.settings.sample_rate:
+        if len(excerpt.waveform) < LEAST_SECONDS * self.settings.sample_rate:
             return "its sound cannot be decoded"
-        sound = excerpt.sound.astype(np.float32) / 32768
+        sound = excerpt.waveform.astype(np.float32) / 32768
         return "silent" if float(np.abs(sound - sound.mean()).max()) < SILENCE else ""
 
     def _pack(self, source: Source, excerpt: Excerpt, number: int) -> tuple[bytes, StoredClip]:
         """The clip as members of a tar, and where each lies in it."""
         settings, key = self.settings, key_of(source.name, number)
-        seconds = excerpt.cut.seconds if excerpt.sound is None else len(excerpt.sound) / settings.sample_rate
-        contents: list[tuple[str, bytes]] = [("flac", b"" if excerpt.sound is None else self._flac(excerpt.sound))]
-        contents += [(f"{k}.jpg", jpeg(picture)) for k, picture in enumerate(excerpt.pictures)]
+        seconds = excerpt.cut.seconds if excerpt.waveform is None else len(excerpt.waveform) / settings.sample_rate
+        contents: list[tuple[str, bytes]] = [
+            ("flac", b"" if excerpt.waveform is None else self._flac(excerpt.waveform))
+        ]
+        contents += [(f"{k}.jpg", jpeg(picture)) for k, picture in enumerate(excerpt.frames)]
         contents += [("json", _description(source, excerpt, key, seconds, settings))]
         blob, members = b"", array("q")
         for suffix, content in contents:
@@ -236,7 +233,7 @@ class Cutter:
             members.extend((len(blob) + header, len(content), zlib.crc32(content)))
             blob += entry
         return blob, StoredClip(
-            key, excerpt.cut.start, seconds, len(blob), members, statistics(excerpt.sound, settings.sample_rate)
+            key, excerpt.cut.start, seconds, len(blob), members, statistics(excerpt.waveform, settings.sample_rate)
         )
 
     def _flac(self, sound: NDArray[np.int16]) -> bytes:

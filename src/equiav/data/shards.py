@@ -22,13 +22,15 @@ from torch import Tensor
 
 from equiav.data.index import SHARDS, SPLITS, Index, read_meta
 from equiav.data.manifest import Split
-from equiav.errors import DataError
+from equiav.errors import DataError, MediaError
+from equiav.media import Limits, read_image
 from equiav.types import Sample
 
 JPEG_QUALITY = 90
 FLAC_BLOCK = 16384  # samples; the default of 1152 takes twice as long to decode
 BLOCK = 512
 END = bytes(2 * BLOCK)
+STORED = Limits(side=65535, pixels=178_000_000, aspect=65535)  # frames were checked before they were stored
 OPEN_SHARDS = 128  # files kept open by one process
 
 
@@ -150,11 +152,11 @@ class ShardDataset:
 
     def picture(self, index: int, frame: int) -> UInt8[Tensor, "3 size size"]:
         """One picture of a clip, square."""
-        return torch.from_numpy(self._square(self._image(index, frame))).permute(2, 0, 1).contiguous()
+        return self._image(index, frame, self.size)
 
     def whole_picture(self, index: int, frame: int) -> UInt8[Tensor, "3 h w"]:
         """One picture as it is stored: all of it, for boxes and for looking at."""
-        return torch.from_numpy(np.array(self._image(index, frame))).permute(2, 0, 1).contiguous()
+        return self._image(index, frame, None)
 
     def pictures(self, index: int) -> UInt8[Tensor, "k 3 size size"]:
         """All pictures of a clip, square."""
@@ -169,23 +171,15 @@ class ShardDataset:
             raise IndexError(f"clip {index} of {len(self.rows)}")
         return int(self.rows[index])
 
-    def _image(self, index: int, frame: int) -> Image.Image:
+    def _image(self, index: int, frame: int, side: int | None) -> Tensor:
         if not 0 <= frame < self.frames:
             raise DataError(f"{self.folder}: frame {frame} of clips that hold {self.frames}")
         content = self._member(index, 1 + frame)
         try:
-            return Image.open(io.BytesIO(content), formats=["JPEG"]).convert("RGB")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise self._damaged(index, f"picture {frame} cannot be decoded ({error})") from error
-
-    def _square(self, image: Image.Image) -> NDArray[np.uint8]:
-        side = min(image.size)
-        if image.size == (self.size, self.size):
-            return np.array(image)
-        left, top = (image.width - side) / 2, (image.height - side) / 2
-        # Scaling only the middle is scaling the whole and taking the middle, for less.
-        box = (left, top, left + side, top + side)
-        return np.array(image.resize((self.size, self.size), Image.Resampling.BICUBIC, box=box))
+            image = read_image(content, side=side, upright=False, formats=("JPEG",), limits=STORED)
+        except MediaError as error:
+            raise self._damaged(index, f"picture {frame} cannot be decoded ({error.reason})") from error
+        return torch.from_numpy(image).permute(2, 0, 1).contiguous()
 
     def _member(self, index: int, member: int) -> bytes:
         row = self._row(index)

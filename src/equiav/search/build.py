@@ -28,7 +28,8 @@ from equiav.data import Index as Prepared
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.files import write_whole
 from equiav.inference import Embedder
-from equiav.inference.items import PICTURES, read_picture, resampled
+from equiav.inference.items import PICTURES, resampled
+from equiav.media import read_image
 from equiav.progress import duration
 from equiav.search.index import INDEX, THUMBNAILS, Index
 from equiav.search.media import PREPARED, SPLIT
@@ -135,7 +136,7 @@ def _windows(
     facts: dict[str, Any] = {"labels": source.labels, "source": source.name, "path": source.path.resolve()}
     facts["metadata"] = {**more, **({SPLIT: source.split} if source.split else {})}
     if source.path.suffix.lower() in PICTURES:
-        picture = read_picture(source.path)
+        picture = read_image(source.path)
         seen = embedder.image(picture)
         yield Entry(key_of(_origin(source), 0), start=0.0, end=0.0, visual=seen, picture=picture, **facts)
         return

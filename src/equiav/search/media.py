@@ -24,7 +24,7 @@ def sound_of(hit: Hit | Entry) -> Sound | None:
     """Rate and samples of the stretch that was found; None where its file is gone or has no sound."""
     if hit.path is not None and hit.path.is_file():
         try:
-            sound = excerpt(hit.path, start=hit.start, seconds=hit.end - hit.start, picture=False).sound
+            sound = excerpt(hit.path, start=hit.start, seconds=hit.end - hit.start, picture=False).waveform
             return None if sound is None else (SAMPLE_RATE, sound)
         except EquiAVError:
             return None
