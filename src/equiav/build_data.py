@@ -41,7 +41,7 @@ from equiav.media import HOP_SECONDS
 def build_world(cfg: WorldConfig, size: int, sample_rate: int) -> World:
     """The generated world of the recipe."""
     difficulty = Difficulty(
-        max_things=cfg.max_things, max_sounding=cfg.max_sounding, another=cfg.another, duet=cfg.duet
+        max_objects=cfg.max_things, max_sounding=cfg.max_sounding, another=cfg.another, duet=cfg.duet
     )
     return World(cfg.seed, size, cfg.seconds, sample_rate, difficulty=difficulty)
 

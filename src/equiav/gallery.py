@@ -25,7 +25,7 @@ def write_gallery(world: World, out: Path, *, count: int, start: int = 0) -> Non
         figure = new_figure(2.4, 1.3)
         spectrogram_row([figure.add_subplot()], [energies], (float(energies.min()), float(energies.max())))
         cells = [player(sound.numpy(), world.sample_rate), image(png(figure, 80), describe_scene(world.scene(index)))]
-        pictures, boxes = world.pictures(index), world.boxes(index)
+        pictures, boxes = world.video(index), world.boxes(index)
         for frame in (0, world.frames // 2, world.frames - 1):
             picture = pictures[frame].permute(1, 2, 0).numpy().repeat(SCALE, 0).repeat(SCALE, 1)
             cells.append(image(picture_png(outlined(picture, boxes[frame].numpy() * SCALE)), f"frame {frame}"))

@@ -20,8 +20,18 @@ from equiav.data.pool import CRASHED, SLOW, Failure, run_isolated
 from equiav.data.prepare import prepare
 from equiav.data.shards import ShardDataset, flac, read_flac
 from equiav.data.sources import COLUMNS, SUFFIXES, find_sources, further_columns
-from equiav.data.things import HUES, KINDS, PITCHES, RADII, TEMPI, Scene, Thing
-from equiav.data.world import Difficulty, World, attribute_similarity
+from equiav.data.synthetic import (
+    HUES,
+    KINDS,
+    PITCHES,
+    RADII,
+    TEMPI,
+    Difficulty,
+    Scene,
+    SceneObject,
+    World,
+    attribute_similarity,
+)
 
 __all__ = [
     "COLUMNS",
@@ -56,13 +66,13 @@ __all__ = [
     "PairedDataset",
     "PairedSet",
     "Scene",
+    "SceneObject",
     "Schedule",
     "ShardDataset",
     "Sounds",
     "Source",
     "Split",
     "Targets",
-    "Thing",
     "World",
     "WorldDataset",
     "apart",

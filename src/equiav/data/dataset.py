@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from equiav.data.world import Scene, World
+from equiav.data.synthetic import Scene, World
 from equiav.types import Batch, Sample
 
 
@@ -68,7 +68,7 @@ class WorldDataset:
         if index in self._made:
             return self._made[index]
         waveform = self.world.waveform(self.start + index)
-        made = ((waveform * 32767).round().to(torch.int16), self.world.pictures(self.start + index))
+        made = ((waveform * 32767).round().to(torch.int16), self.world.video(self.start + index))
         if self.remember:
             self._made[index] = made
         return made

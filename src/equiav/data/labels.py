@@ -12,7 +12,7 @@ from equiav.data.cavmae import CavMaeDataset
 from equiav.data.dataset import Chosen, ClipDataset, WorldDataset
 from equiav.data.paired import PairedDataset
 from equiav.data.shards import ShardDataset
-from equiav.data.world import KINDS
+from equiav.data.synthetic import KINDS
 from equiav.errors import DataError
 
 Labels = tuple[str, ...]

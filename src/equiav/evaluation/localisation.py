@@ -125,7 +125,7 @@ def subsets(clips: ClipDataset, rows: tuple[int, ...]) -> dict[str, list[int]]:
     found = {"all": list(range(len(rows)))}
     if isinstance(clips, WorldDataset):
         scenes = [clips.scene(i) for i in rows]
-        found["with silent things"] = [k for k, s in enumerate(scenes) if len(s.sounding) < len(s.things)]
+        found["with silent things"] = [k for k, s in enumerate(scenes) if len(s.sounding) < len(s.objects)]
     return {name: places for name, places in found.items() if places}
 
 
