@@ -14,9 +14,9 @@ from equiav.data import (
     SPLITS,
     Chosen,
     ClipDataset,
-    Index,
     LabelledClips,
     Labels,
+    PreparedIndex,
     ShardDataset,
     Split,
     Targets,
@@ -117,7 +117,7 @@ def _published(config: Config, split: Split) -> bool:
             if instead and split == "test":
                 split = "validation"
             folder = Path(data.test if split == "test" and data.test else data.path)
-            return bool((Index(folder).split == SPLITS.index(split)).any())
+            return bool((PreparedIndex(folder).split == SPLITS.index(split)).any())
 
 
 def _part(config: Config, split: Split) -> Part:

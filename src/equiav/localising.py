@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equiav.data import Source, find_sources
+from equiav.data import find_sources
 from equiav.errors import DataError, EquiAVError
 from equiav.evaluation import (
     REPORT,
@@ -26,7 +26,7 @@ from equiav.inference import LoadedModel, load_model
 from equiav.media import HOP_SECONDS, decode, square
 from equiav.progress import Countdown
 from equiav.report import Page, picture_png, player, row
-from equiav.types import DecodedClip
+from equiav.types import Clip, DecodedClip
 
 Skipped = list[tuple[Path, str]]
 
@@ -71,16 +71,17 @@ def localise_files(
     return len(paths) - len(skipped), skipped
 
 
-def named_apart(sources: Sequence[Source]) -> dict[str, Path]:
+def named_apart(clips: Sequence[Clip]) -> dict[str, Path]:
     """Each file under a name of its own for what is written: its path in the folder, as one word."""
     named: dict[str, Path] = {}
-    for source in sources:
-        name = whole = "-".join(Path(source.name).with_suffix("").parts)
+    for clip in clips:
+        assert clip.path is not None
+        name = whole = "-".join(Path(clip.id).with_suffix("").parts)
         number = 1
         while name in named:
             number += 1
             name = f"{whole} ({number})"
-        named[name] = source.path
+        named[name] = clip.path
     return named
 
 

@@ -21,7 +21,7 @@ def picture_boxes(clips: ClipDataset, index: int, frame: int) -> Float[Tensor, "
         shares = clips.info(index).get("boxes") or []
         if not shares:
             return torch.zeros(0, 4)
-        height, width = clips.whole_picture(index, frame).shape[1:]
+        height, width = clips.frame(index, frame, whole=True).shape[1:]
         return squared(torch.tensor(shares, dtype=torch.float32), height, width, clips.size)
     raise DataError("these clips have no boxes; localisation is measured on the world or on sets such as VGG-SS")
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.data.benchmark_files import Vocabulary, read_entries
+from equiav.data.readers import Vocabulary, read_entries
 from equiav.errors import DataError, MediaError
 from equiav.media import decode, read_image, square
 from equiav.types import Sample

@@ -13,11 +13,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equiav.data.benchmark_files import read_vocabulary
 from equiav.data.dataset import ClipDataset
 from equiav.data.labels import Labels
-from equiav.data.manifest import split_of
+from equiav.data.readers import read_vocabulary
 from equiav.data.shards import ShardDataset
+from equiav.data.sources import split_of
 from equiav.errors import DataError
 from equiav.types import Modality, Sample
 
@@ -94,7 +94,7 @@ class LabelledClips:
         sounds, pictures = Modality.AUDIO in self.wanted, Modality.VISUAL in self.wanted
         if isinstance(self.clips, ShardDataset):
             sound = self.clips.waveform(row) if sounds else NO_SOUND
-            picture = self.clips.picture(row, frame) if pictures else NO_PICTURE
+            picture = self.clips.frame(row, frame) if pictures else NO_PICTURE
             return Sample(self.clips.name(row), sound, picture)
         whole = self.clips.sample(row, frame)
         return Sample(whole.name, whole.waveform if sounds else NO_SOUND, whole.frame if pictures else NO_PICTURE)

@@ -14,12 +14,11 @@ import torch
 from jaxtyping import Float, Int16, Int64, UInt8
 from torch import Tensor
 
-from equiav.data.manifest import Split
 from equiav.data.paired_manifest import KINDS, MANIFEST, SPLITS, Entry, Kind, assign_splits, open_files, read_manifest
 from equiav.errors import DataError
 from equiav.media import Limits, read_audio, read_image, square
 from equiav.randomness import stream
-from equiav.types import Sample
+from equiav.types import Sample, Split
 
 Anchor = Literal["sound", "image"]
 

@@ -16,15 +16,13 @@ from equiav.data import (
     SKIPPED,
     SPLITS,
     SUFFIXES,
+    PreparedIndex,
     ShardDataset,
-    Source,
     find_sources,
-    further_columns,
     key_of,
     read_meta,
     read_skipped,
 )
-from equiav.data import Index as Prepared
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.files import write_whole
 from equiav.inference import Embedder
@@ -35,6 +33,7 @@ from equiav.search.index import INDEX, THUMBNAILS, Index
 from equiav.search.media import PREPARED, SPLIT
 from equiav.search.records import Entry
 from equiav.search.state import STATE
+from equiav.types import Clip
 
 logger = logging.getLogger(__name__)
 
@@ -98,20 +97,18 @@ def index_media(
     index.check_model(embedder.digest)
     embedder.check_seconds(seconds)
     sources = _outside_indexes(find_sources(place, suffixes=SUFFIXES | PICTURES), index.folder, place)
-    columns = further_columns(place)
     firsts = {_origin(source): key_of(_origin(source), 0) for source in sources}
     known = index.store.known(list(firsts.values()))
     todo = [source for source in sources if firsts[_origin(source)] not in known]
     with _Filling(index, embedder, len(todo), "files", say) as filling:
         for source in todo:
-            more = columns.get(source.name, {})
-            filling.add(source.name, _windows(embedder, source, more, seconds=seconds, overlap=overlap))
+            filling.add(source.id, _windows(embedder, source, seconds=seconds, overlap=overlap))
     return filling.summary(len(sources) - len(todo))
 
 
-def _outside_indexes(sources: list[Source], own: Path, place: Path) -> list[Source]:
+def _outside_indexes(sources: list[Clip], own: Path, place: Path) -> list[Clip]:
     """Media that are no index's thumbnails: those in the index's own folder and in folders of other indexes are not."""
-    homes = [source.path.resolve().parent for source in sources]
+    homes = [_file(source).resolve().parent for source in sources]
     folders = {folder for home in set(homes) for folder in (home, *home.parents)}
     indexes = {own.resolve(), *filter(_holds_index, folders)}
     kept = [s for s, home in zip(sources, homes, strict=True) if indexes.isdisjoint((home, *home.parents))]
@@ -124,27 +121,31 @@ def _holds_index(folder: Path) -> bool:
     return (folder / INDEX).is_file() and ((folder / STATE).is_file() or (folder / THUMBNAILS).is_dir())
 
 
-def _origin(source: Source) -> str:
+def _file(source: Clip) -> Path:
+    assert source.path is not None  # found on disk
+    return source.path
+
+
+def _origin(source: Clip) -> str:
     """What tells a source from all others, in any list: its file, and the stretch of it."""
-    place = str(source.path.resolve())
+    place = str(_file(source).resolve())
     return place if source.seconds is None and not source.start else f"{place}@{source.start:g}+{source.seconds}"
 
 
-def _windows(
-    embedder: Embedder, source: Source, more: Mapping[str, Any], *, seconds: float | None, overlap: float
-) -> Iterator[Entry | Skipped]:
-    facts: dict[str, Any] = {"labels": source.labels, "source": source.name, "path": source.path.resolve()}
-    facts["metadata"] = {**more, **({SPLIT: source.split} if source.split else {})}
-    if source.path.suffix.lower() in PICTURES:
-        picture = read_image(source.path)
+def _windows(embedder: Embedder, source: Clip, *, seconds: float | None, overlap: float) -> Iterator[Entry | Skipped]:
+    path = _file(source)
+    facts: dict[str, Any] = {"labels": source.labels, "source": source.id, "path": path.resolve()}
+    facts["metadata"] = {**source.metadata, **({SPLIT: source.split} if source.split else {})}
+    if path.suffix.lower() in PICTURES:
+        picture = read_image(path)
         seen = embedder.image(picture)
         yield Entry(key_of(_origin(source), 0), start=0.0, end=0.0, visual=seen, picture=picture, **facts)
         return
     number = 0
     span = (source.start, source.seconds)
-    for window in embedder.windows(source.path, seconds=seconds, overlap=overlap, span=span):
+    for window in embedder.windows(path, seconds=seconds, overlap=overlap, span=span):
         if window.audio is None and window.visual is None:
-            yield source.name, f"{window.start:.3f}", "silent"
+            yield source.id, f"{window.start:.3f}", "silent"
             continue
         key = key_of(_origin(source), number)
         start, end = round(window.start, 6), round(window.end, 6)
@@ -163,8 +164,8 @@ def index_prepared(
     `table` is the list that was given to `prepare`: its further columns become metadata to filter by.
     """
     index.check_model(embedder.digest)
-    columns = further_columns(table) if table is not None else {}
-    prepared = Prepared(folder)
+    columns = {clip.id: clip.metadata for clip in find_sources(table)} if table is not None else {}
+    prepared = PreparedIndex(folder)
     keys = [prepared.text("keys", i) for i in range(len(prepared))]
     known = index.store.known(keys)
     rate = int(read_meta(folder)["sample_rate"])
@@ -183,10 +184,10 @@ def index_prepared(
 def _clip(
     embedder: Embedder, clips: ShardDataset, i: int, rate: int, more: Mapping[str, Any]
 ) -> Iterator[Entry | Skipped]:
-    wave = resampled(clips.waveform(i), rate, embedder.rate) if "audio" in clips.meta["modalities"] else None
-    frames = clips.pictures(i) if clips.frames else None
+    wave = resampled(clips.waveform(i), rate, embedder.rate) if "audio" in clips.modalities else None
+    frames = clips.video(i) if clips.frames else None
     ((audio, visual),) = embedder.clips([(wave, frames)])
-    picture = clips.whole_picture(i, clips.frames // 2).permute(1, 2, 0).numpy() if clips.frames else None
+    picture = clips.frame(i, clips.frames // 2, whole=True).permute(1, 2, 0).numpy() if clips.frames else None
     row = int(clips.rows[i])
     start, seconds = (float(x) for x in clips.index.times[row])
     metadata = {**more, SPLIT: clips.split, "group": clips.group(i), PREPARED: str(clips.folder.resolve())}

@@ -38,7 +38,7 @@ def _prepared_sound(hit: Hit | Entry) -> Sound | None:
     try:
         clips = ShardDataset(Path(folder), split)
         number = next(i for i in range(len(clips)) if clips.name(i) == hit.id)
-        return clips.sample_rate, read_flac(clips.sound_file(number))
+        return clips.sample_rate, read_flac(clips.audio_file(number))
     except (EquiAVError, StopIteration):
         return None
 

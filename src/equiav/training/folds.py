@@ -9,7 +9,7 @@ from typing import Any
 
 from equiav.build_labelled import sections
 from equiav.config import Config, ShardsConfig
-from equiav.data import INDEX, META, ShardDataset, prepare, read_benchmark
+from equiav.data import INDEX, META, ShardDataset, prepare, read_published
 from equiav.distributed import broadcast_flag, rank
 from equiav.errors import ConfigError, DataError, EquiAVError
 from equiav.evaluation import write_evaluation
@@ -56,9 +56,9 @@ def _prepared(path: Path, place: Path, say: Say) -> Path:
     failure: EquiAVError | None = None
     if rank() == 0:
         try:
-            found = read_benchmark("esc50", path)
+            found = read_published("esc50", path)
             say(found.line())
-            prepare(found.sources, place, workers=os.cpu_count() or 1, need=("audio",), say=say)
+            prepare(found.clips, place, workers=os.cpu_count() or 1, need=("audio",), progress=say)
         except EquiAVError as error:
             failure = error
     if broadcast_flag(failure is not None):
