@@ -12,14 +12,14 @@ from equiav.build import build_bank, build_model
 from equiav.build_data import build_clips
 from equiav.checkpoint import save_model
 from equiav.cli import app
-from equiav.data import Source, picture_boxes, squared
+from equiav.data import picture_boxes, squared
 from equiav.errors import ConfigError, DataError, ShapeError
 from equiav.evaluation import METHODS, agreement, centre_prior, default_method, representative, token_scores, upsample
 from equiav.evaluation.localisation import _partners, heat_maps, localisation_record, localise_dataset
 from equiav.inference import LoadedModel
 from equiav.localising import named_apart
 from equiav.report import heat_overlay, wav
-from equiav.types import Modality
+from equiav.types import Clip, Modality
 from tests.media.making import write_media
 from tests.training.small import small_config
 
@@ -242,7 +242,7 @@ def test_a_folder_skips_what_it_cannot_use(checkpoint, tmp_path):
 
 
 def test_names_of_overlays_differ():
-    sources = [Source(name, Path(name)) for name in ("a/x.mp4", "a/x.avi", "b/x.mp4", "a-x.mp4")]
+    sources = [Clip(name, path=Path(name)) for name in ("a/x.mp4", "a/x.avi", "b/x.mp4", "a-x.mp4")]
     assert list(named_apart(sources)) == ["a-x", "a-x (2)", "b-x", "a-x (3)"]
 
 

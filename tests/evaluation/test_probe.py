@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from equiav.build import build_bank, build_model
 from equiav.build_data import with_data
-from equiav.data import Source, label_names, multi_hot, one_each, prepare, vocabulary
+from equiav.data import label_names, multi_hot, one_each, prepare, vocabulary
 from equiav.errors import DataError
 from equiav.evaluation import (
     View,
@@ -32,7 +32,7 @@ from equiav.evaluation import (
     write_evaluation,
 )
 from equiav.inference import LoadedModel
-from equiav.types import Modality
+from equiav.types import Clip, Modality
 from tests.data.test_paired import make_collection, write_sound
 from tests.training.small import small_config
 
@@ -165,7 +165,7 @@ def test_prepared_sounds_without_a_validation_split(tmp_path):
         path = tmp_path / "media" / f"{k:02d}.wav"
         write_sound(path, 9000 * np.sin(k + np.arange(16000) * 0.02 * (1 + k % 2 * 5)))
         sources.append(
-            Source(path.name, path, labels=("low", "high")[k % 2 : k % 2 + 1], split=("train", "test")[k > 19])
+            Clip(path.name, path=path, labels=("low", "high")[k % 2 : k % 2 + 1], split=("train", "test")[k > 19])
         )
     prepare(sources, tmp_path / "out", workers=1, need=("audio",))
     config = with_data(small_config(), tmp_path / "out")

@@ -104,7 +104,7 @@ def test_refusals_name_the_limit(service, films, tmp_path):
     refused("audio", "long.wav", wav(np.zeros(40 * 4000, np.float32), 4000), "lasts 40 s; at most 30 s are taken")
     refused("audio", "no.wav", b"nothing", "cannot be opened as media")
     refused("video", "no.mp4", b"", "cannot be opened as media")
-    refused("image", "no.png", b"nothing", "cannot be read as a picture")
+    refused("image", "no.png", b"nothing", "cannot be read as an image")
     refused("image", "long.mkv", wav(np.zeros(40 * 4000, np.float32), 4000), "lasts 40 s; at most 30 s are taken")
     with pytest.raises(MediaError, match="lasts 40 s"):
         service.locate(films[0], tmp_path / "long.mkv")

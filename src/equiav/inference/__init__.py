@@ -2,17 +2,7 @@
 
 from equiav.inference.classifier import LoadedClassifier, load_classifier
 from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError, joint
-from equiav.inference.items import (
-    PICTURES,
-    Picture,
-    Sound,
-    Video,
-    excerpt,
-    frames_of,
-    read_picture,
-    resampled,
-    waveform_of,
-)
+from equiav.inference.items import PICTURES, Picture, Sound, Video, excerpt, frames_of, resampled, waveform_of
 from equiav.inference.model import Banks, LoadedModel, from_checkpoint, load_model, with_banks
 from equiav.inference.windows import Window
 
@@ -35,7 +25,6 @@ __all__ = [
     "joint",
     "load_classifier",
     "load_model",
-    "read_picture",
     "resampled",
     "waveform_of",
     "with_banks",

@@ -17,15 +17,14 @@ from equiav.data import (
     SPLITS,
     SUFFIXES,
     ShardDataset,
-    Source,
     find_sources,
-    further_columns,
     key_of,
     read_skipped,
 )
 from equiav.errors import DataError, EquiAVError, MediaError
-from equiav.inference import PICTURES, Embedder, read_picture, resampled
+from equiav.inference import PICTURES, Embedder, resampled
 from equiav.io import duration, write_whole
+from equiav.media import read_image
 from equiav.search.database import DATABASE, STATE
 from equiav.search.index import INDEX, THUMBNAILS, Index
 from equiav.search.records import Entry, Progress, Vector
@@ -93,18 +92,17 @@ def index_media(
     index.check_model(embedder.digest)
     embedder.check_seconds(seconds)
     sources = _outside_indexes(find_sources(place, suffixes=SUFFIXES | PICTURES), index.folder, place)
-    columns = further_columns(place)
     firsts = {_origin(source): key_of(_origin(source), 0) for source in sources}
     known = index.store.known(list(firsts.values()))
     todo = [source for source in sources if firsts[_origin(source)] not in known]
-    files = ((s.name, _windows(embedder, s, columns.get(s.name, {}), seconds=seconds, overlap=overlap)) for s in todo)
+    files = ((s.id, _windows(embedder, s, seconds=seconds, overlap=overlap)) for s in todo)
     done = len(sources) - len(todo)
     return _fill(index, embedder, files, total=len(todo), known=done, unit="files", progress=progress)
 
 
-def _outside_indexes(sources: list[Source], own: Path, place: Path) -> list[Source]:
+def _outside_indexes(sources: list[Clip], own: Path, place: Path) -> list[Clip]:
     """Media that are no index's thumbnails: those in the index's own folder and in folders of other indexes are not."""
-    homes = [source.path.resolve().parent for source in sources]
+    homes = [_file(source).resolve().parent for source in sources]
     folders = {folder for home in set(homes) for folder in (home, *home.parents)}
     made = (DATABASE, STATE, THUMBNAILS)
     others = {f for f in folders if (f / INDEX).is_file() and any((f / name).exists() for name in made)}
@@ -115,37 +113,42 @@ def _outside_indexes(sources: list[Source], own: Path, place: Path) -> list[Sour
     return kept
 
 
-def _origin(source: Source) -> str:
+def _file(source: Clip) -> Path:
+    assert source.path is not None  # found on disk
+    return source.path
+
+
+def _origin(source: Clip) -> str:
     """What tells a source from all others, in any list: its file, and the stretch of it."""
-    place = str(source.path.resolve())
+    place = str(_file(source).resolve())
     return place if source.seconds is None and not source.start else f"{place}@{source.start:g}+{source.seconds}"
 
 
-def _windows(
-    embedder: Embedder, source: Source, more: Mapping[str, Any], *, seconds: float | None, overlap: float
-) -> Iterator[Entry | Skipped]:
+def _windows(embedder: Embedder, source: Clip, *, seconds: float | None, overlap: float) -> Iterator[Entry | Skipped]:
+    path = _file(source)
+
     def entry(number: int, start: float, end: float, vectors: Mapping[str, Vector | None], picture: Any) -> Entry:
         clip = Clip(
             key_of(_origin(source), number),
-            source=source.name,
-            path=source.path.resolve(),
+            source=source.id,
+            path=path.resolve(),
             start=start,
             seconds=end - start,
             labels=source.labels,
             split=source.split,
-            metadata=more,
+            metadata=source.metadata,
         )
         return Entry(clip, {side: vector for side, vector in vectors.items() if vector is not None}, picture)
 
-    if source.path.suffix.lower() in PICTURES:
-        picture = read_picture(source.path)
+    if path.suffix.lower() in PICTURES:
+        picture = read_image(path)
         yield entry(0, 0.0, 0.0, {"visual": embedder.image(picture)}, picture)
         return
     number = 0
     span = (source.start, source.seconds)
-    for window in embedder.windows(source.path, seconds=seconds, overlap=overlap, span=span):
+    for window in embedder.windows(path, seconds=seconds, overlap=overlap, span=span):
         if window.audio is None and window.visual is None:
-            yield source.name, f"{window.start:.3f}", "silent"
+            yield source.id, f"{window.start:.3f}", "silent"
             continue
         start, end = round(window.start, 6), round(window.end, 6)
         yield entry(number, start, end, {"audio": window.audio, "visual": window.visual}, window.picture)
@@ -161,7 +164,7 @@ def index_prepared(
     `table` is the list that was given to `prepare`: its further columns become metadata to filter by.
     """
     index.check_model(embedder.digest)
-    columns = further_columns(table) if table is not None else {}
+    columns = {clip.id: clip.metadata for clip in find_sources(table)} if table is not None else {}
     clips = ShardDataset(folder, None, size=embedder.model.config.visual.size)
     names = [clips.name(i) for i in range(len(clips))]
     known = index.store.known(names)
@@ -171,11 +174,11 @@ def index_prepared(
 
 
 def _clip(embedder: Embedder, clips: ShardDataset, i: int, more: Mapping[str, Any]) -> Iterator[Entry | Skipped]:
-    heard = "audio" in clips.meta["modalities"]
+    heard = "audio" in clips.modalities
     wave = resampled(clips.waveform(i), clips.sample_rate, embedder.rate) if heard else None
-    frames = clips.pictures(i) if clips.frames else None
+    frames = clips.video(i) if clips.frames else None
     ((audio, visual),) = embedder.clips([(wave, frames)])
-    picture = clips.whole_picture(i, clips.frames // 2).permute(1, 2, 0).numpy() if clips.frames else None
+    picture = clips.frame(i, clips.frames // 2, whole=True).permute(1, 2, 0).numpy() if clips.frames else None
     row = int(clips.rows[i])
     start, seconds = (float(x) for x in clips.index.times[row])
     clip = Clip(

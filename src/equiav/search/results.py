@@ -32,7 +32,7 @@ def sound_of(clip: Clip) -> Sound | None:
     """Sample rate and waveform of a clip, from its file or the prepared folder; None where neither has audio of it."""
     if clip.path is not None and clip.path.is_file():
         try:
-            sound = excerpt(clip.path, start=clip.start, seconds=clip.seconds or 0.0, picture=False).sound
+            sound = excerpt(clip.path, start=clip.start, seconds=clip.seconds or 0.0, picture=False).waveform
             return None if sound is None else (SAMPLE_RATE, sound)
         except EquiAVError:
             return None
@@ -41,7 +41,7 @@ def sound_of(clip: Clip) -> Sound | None:
     try:
         clips = ShardDataset(Path(clip.metadata[PREPARED]), None)
         number = next(i for i in range(len(clips)) if clips.name(i) == clip.id)
-        return clips.sample_rate, read_flac(clips.sound_file(number))
+        return clips.sample_rate, read_flac(clips.audio_file(number))
     except (EquiAVError, StopIteration):
         return None
 

@@ -74,7 +74,7 @@ def write_scene(clips: WorldDataset, number: int, folder: Path) -> Path:
     world, index = clips.world, clips.start + number
     labels = "-".join(clips.scene(number).labels)
     path = folder / f"scene-{number:03d}-{labels}.mp4"
-    pictures = world.pictures(index).permute(0, 2, 3, 1).numpy()
+    pictures = world.video(index).permute(0, 2, 3, 1).numpy()
     write_film(path, pictures, world.waveform(index).numpy(), rate=world.sample_rate, seconds=world.seconds)
     return path
 

@@ -54,13 +54,13 @@ class Service:
         """Pictures of a video, each under the map of where its sound comes from."""
         self.check(path, timed=True)
         piece = excerpt(path, start=0.0, seconds=self.embedder.seconds, rate=self.embedder.rate, limits=self.decoding)
-        if piece.sound is None:
+        if piece.waveform is None:
             raise MediaError(path, "no sound")
-        if not piece.pictures:
+        if not piece.frames:
             raise MediaError(path, "no picture")
-        frames = stacked(piece.pictures)
+        frames = stacked(piece.frames)
         chosen = torch.linspace(0, len(frames) - 1, min(LOOKS, len(frames))).round().long()
-        waveform = torch.from_numpy(piece.sound.astype(np.float32) / 32768)
+        waveform = torch.from_numpy(piece.waveform.astype(np.float32) / 32768)
         return self._looks(waveform, frames[chosen], [piece.times[i] for i in chosen.tolist()])
 
     def locate(self, sound: Path, picture: Path) -> list[Look]:

@@ -1,4 +1,4 @@
-"""Readers of published sets of videos: AudioSet, VGGSound, VGG-SS, MSR-VTT, UCF101, HMDB51, Kinetics-400."""
+"""Readers of published video datasets: AudioSet, VGGSound, VGG-SS, MSR-VTT, UCF101, HMDB51, Kinetics-400."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from equiav.data.benchmark_files import (
-    CLIP_SECONDS,
+from equiav.data.readers.files import (
     Coverage,
     Listed,
     Tree,
     Vocabulary,
     cover,
+    listed,
     number,
     read_entries,
     read_rows,
     read_table,
     read_vocabulary,
 )
-from equiav.data.manifest import Source, Split
 from equiav.errors import DataError
-
-Box = tuple[float, float, float, float]
+from equiav.types import Box, Split
 
 # Publishers' words for the three splits.
 SPLIT_WORDS: Mapping[str, Split] = {
@@ -32,14 +30,6 @@ SPLIT_WORDS: Mapping[str, Split] = {
     "validation": "validation",
     "test": "test",
 }
-
-
-def listed(
-    name: str, stems: tuple[str, ...], *, labels: tuple[str, ...], split: Split, group: str, boxes: tuple[Box, ...] = ()
-) -> Listed:
-    """A clip whose file holds just the published stretch, as downloads of these sets do."""
-    source = Source(name, Path(), labels=labels, split=split, group=group, seconds=CLIP_SECONDS, boxes=boxes)
-    return Listed(source, stems)
 
 
 def stretch_names(video: str, start: int, end: int) -> tuple[str, ...]:
@@ -120,15 +110,15 @@ def video_and_start(name: str, path: Path) -> tuple[str, int]:
 def read_vggss(root: Path) -> Coverage:
     """VGG-SS by vggss.json: a class and boxes for each of 5,158 test clips of VGGSound.
 
-    Boxes are cut to the picture; some published ones are empty or overflowed and are left out, which is remarked on.
+    Boxes are cut to the frame; some published ones are empty or overflowed and are left out, which is remarked on.
     """
     tree = Tree(root)
     path = tree.label_file("vggss.json")
     entries = read_entries(path, None, ("file", "class", "bbox"))
     clips = [_vggss_clip(entry, path) for entry in entries]
     published = sum(len(entry["bbox"]) for entry in entries)
-    kept = sum(len(clip.source.boxes) for clip in clips)
-    bare = sum(not clip.source.boxes for clip in clips)
+    kept = sum(len(clip.boxes) for clip, _ in clips)
+    bare = sum(not clip.boxes for clip, _ in clips)
     remark = f"{published - kept} of {published} boxes have no area and are left out, {bare} clips have none"
     return cover(tree, clips, sorted({e["class"] for e in entries}), remarks=(remark,) if kept < published else ())
 
@@ -136,16 +126,12 @@ def read_vggss(root: Path) -> Coverage:
 def _vggss_clip(entry: dict[str, Any], path: Path) -> Listed:
     video, start = video_and_start(entry["file"], path)
     cut: list[Box] = []
-    for x0, y0, x1, y1 in entry["bbox"]:
-        box = (_share(x0), _share(y0), _share(x1), _share(y1))
-        if box[0] < box[2] and box[1] < box[3]:
-            cut.append(box)
+    for corners in entry["bbox"]:
+        x0, y0, x1, y1 = (min(max(float(value), 0.0), 1.0) for value in corners)
+        if x0 < x1 and y0 < y1:
+            cut.append((x0, y0, x1, y1))
     name, stems = f"{video}_{start:06d}", stretch_names(video, start, start + 10)
     return listed(name, stems, labels=(entry["class"],), split="test", group=video, boxes=tuple(cut))
-
-
-def _share(value: float | int) -> float:
-    return min(max(float(value), 0.0), 1.0)
 
 
 def read_msrvtt(root: Path) -> Coverage:
@@ -154,7 +140,8 @@ def read_msrvtt(root: Path) -> Coverage:
     paths = tree.label_files("*videodatainfo*.json", "MSRVTT_data.json")
     if not paths:
         tree.label_file("train_val_videodatainfo.json")
-    names = _msrvtt_categories(tree)
+    categories = [line for path in tree.label_files("category.txt") for line in path.read_text().splitlines()]
+    names = {number: name.strip() for name, number in (line.rsplit(maxsplit=1) for line in categories if line.strip())}
     clips = []
     for path in paths:
         for video in read_entries(path, "videos", ("video_id", "split")):
@@ -163,14 +150,7 @@ def read_msrvtt(root: Path) -> Coverage:
             split, name = split_word(video["split"], path), video["video_id"]
             # Several clips are cut from one video of the net.
             clips.append(listed(name, (name,), labels=labels, split=split, group=video.get("url", name)))
-    return cover(tree, clips, sorted({label for clip in clips for label in clip.source.labels}))
-
-
-def _msrvtt_categories(tree: Tree) -> dict[str, str]:
-    lines = [
-        line for path in tree.label_files("category.txt") for line in path.read_text().splitlines() if line.strip()
-    ]
-    return {number: name.strip() for name, number in (line.rsplit(maxsplit=1) for line in lines)}
+    return cover(tree, clips, sorted({label for clip, _ in clips for label in clip.labels}))
 
 
 def read_msrvtt_1ka(root: Path) -> Coverage:
@@ -243,4 +223,4 @@ def read_kinetics400(root: Path) -> Coverage:
             split = split_word(row["split"], path)
             stems = (name, *stretch_names(video, start, end))
             clips.append(listed(name, stems, labels=labels, split=split, group=video))
-    return cover(tree, clips, sorted({label for clip in clips for label in clip.source.labels}))
+    return cover(tree, clips, sorted({label for clip, _ in clips for label in clip.labels}))

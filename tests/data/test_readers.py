@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from equiav.data import NAMES, Coverage, read_benchmark, read_retrieval_list, read_vocabulary, select
+from equiav.data import PUBLISHED, Coverage, read_published, read_retrieval_list, read_vocabulary, select
 from equiav.errors import DataError
 
 
@@ -23,7 +23,7 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def splits_of(coverage: Coverage) -> dict[str, str | None]:
-    return {s.name: s.split for s in coverage.sources}
+    return {s.id: s.split for s in coverage.clips}
 
 
 CLASSES = 'index,mid,display_name\n0,/m/09x0r,"Speech"\n1,/m/05zppz,"Male speech, man speaking"\n2,/m/0k4j,"Car"\n'
@@ -48,24 +48,24 @@ def audioset(root: Path) -> None:
 
 def test_audioset(tmp_path: Path) -> None:
     audioset(tmp_path)
-    small = read_benchmark("audioset-20k", tmp_path)
+    small = read_published("audioset-20k", tmp_path)
     assert small.listed == 4
     assert small.missing == ["zzzzzzzzzzz"]
     assert small.classes == ("Speech", "Male speech, man speaking", "Car")
-    assert [s.path.name for s in small.sources] == ["--4gqARaEJE.mp4", "-0BIyqJj9ZU_30.mp4", "00W1lcxW-WU_40.000.mp4"]
-    assert small.sources[0].labels == ("Speech", "Male speech, man speaking")
+    assert [s.path.name for s in small.clips] == ["--4gqARaEJE.mp4", "-0BIyqJj9ZU_30.mp4", "00W1lcxW-WU_40.000.mp4"]
+    assert small.clips[0].labels == ("Speech", "Male speech, man speaking")
     assert small.line() == "4 listed, 3 found, 1 missing (75.0 % found)"
-    whole = read_benchmark("audioset-2m", tmp_path)
+    whole = read_published("audioset-2m", tmp_path)
     assert set(splits_of(whole).values()) == {"train"}
     assert whole.listed == 5
-    assert splits_of(read_benchmark("audioset-eval", tmp_path)) == {"BBBBBBBBBBB": "test"}
+    assert splits_of(read_published("audioset-eval", tmp_path)) == {"BBBBBBBBBBB": "test"}
 
 
 def test_audioset_refuses_unknown_classes(tmp_path: Path) -> None:
     audioset(tmp_path)
     write(tmp_path, "class_labels_indices.csv", "index,mid,display_name\n0,/m/0k4j,Car\n")
     with pytest.raises(DataError, match=r"--4gqARaEJE has the class /m/09x0r, which class_labels_indices\.csv lacks"):
-        read_benchmark("audioset-20k", tmp_path)
+        read_published("audioset-20k", tmp_path)
 
 
 def vggsound(root: Path) -> None:
@@ -79,23 +79,23 @@ def vggsound(root: Path) -> None:
 
 def test_vggsound(tmp_path: Path) -> None:
     vggsound(tmp_path)
-    found = read_benchmark("vggsound", tmp_path)
+    found = read_published("vggsound", tmp_path)
     assert splits_of(found) == {"---g-f_I2yQ_000001": "test", "--0PQM4-hqg_000030": "train"}
     assert found.missing == ["x_y_000007"]
     assert found.classes == ("a, b", "people marching", "waterfall burbling")
     # The video goes before the sound of the same name.
-    assert found.sources[1].path == tmp_path / "video" / "--0PQM4-hqg_000030.mp4"
-    assert found.sources[1].group == "--0PQM4-hqg"
+    assert found.clips[1].path == tmp_path / "video" / "--0PQM4-hqg_000030.mp4"
+    assert found.clips[1].group == "--0PQM4-hqg"
 
 
 def test_vggsound_real_test_list(shared: Path, tmp_path: Path) -> None:
     (tmp_path / "test.csv").symlink_to(shared / "annotations" / "vggsound" / "test.csv")
     touch(tmp_path, "test/glLQrEijrKg_000300.mp4")
-    found = read_benchmark("vggsound", tmp_path)
+    found = read_published("vggsound", tmp_path)
     assert found.listed == 15446
     assert len(found.classes) == 309
-    assert found.sources[0].labels == ("playing hammond organ",)
-    assert found.sources[0].split == "test"
+    assert found.clips[0].labels == ("playing hammond organ",)
+    assert found.clips[0].split == "test"
     vocabulary = read_vocabulary(shared / "annotations" / "vggsounder" / "classes.csv")
     assert set(vocabulary.names) == set(found.classes)
 
@@ -104,15 +104,15 @@ def test_vggss_real_boxes(shared: Path, tmp_path: Path) -> None:
     (tmp_path / "vggss.json").symlink_to(shared / "annotations" / "localisation" / "vggss.json")
     entries = json.loads((tmp_path / "vggss.json").read_text())
     touch(tmp_path, *(f"clips/{entry['file']}.mp4" for entry in entries))
-    found = read_benchmark("vggss", tmp_path)
-    assert found.listed == len(found.sources) == 5158
-    boxes = [box for s in found.sources for box in s.boxes]
+    found = read_published("vggss", tmp_path)
+    assert found.listed == len(found.clips) == 5158
+    boxes = [box for s in found.clips for box in s.boxes]
     assert all(0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1 for x0, y0, x1, y1 in boxes)
     # 18 published boxes are empty or overflowed.
     assert len(boxes) == 5941 - 18
     assert "18 of 5941 boxes have no area and are left out" in found.line()
-    assert found.sources[0].boxes == ((0.403125, 0.253125, 0.6, 0.75),)
-    assert found.sources[0].labels == ("elk bugling",)
+    assert found.clips[0].boxes == ((0.403125, 0.253125, 0.6, 0.75),)
+    assert found.clips[0].labels == ("elk bugling",)
 
 
 def vggss(root: Path) -> None:
@@ -126,7 +126,7 @@ def vggss(root: Path) -> None:
 
 def test_vggss(tmp_path: Path) -> None:
     vggss(tmp_path)
-    (source,) = read_benchmark("vggss", tmp_path).sources
+    (source,) = read_published("vggss", tmp_path).clips
     assert (source.boxes, source.split, source.group) == (((0.0, 0.2, 1.0, 0.5),), "test", "a_b")
 
 
@@ -148,11 +148,11 @@ def msrvtt(root: Path) -> None:
 
 def test_msrvtt(tmp_path: Path) -> None:
     msrvtt(tmp_path)
-    found = read_benchmark("msrvtt", tmp_path)
+    found = read_published("msrvtt", tmp_path)
     assert splits_of(found) == {"video0": "train", "video1": "train", "video2": "validation", "video3": "test"}
     assert found.classes == ("food and drink", "music")
-    assert len({s.group for s in found.sources}) == 2
-    test = read_benchmark("msrvtt-1ka", tmp_path)
+    assert len({s.group for s in found.clips}) == 2
+    test = read_published("msrvtt-1ka", tmp_path)
     assert (splits_of(test), test.missing) == ({"video3": "test"}, ["video9"])
 
 
@@ -168,19 +168,19 @@ def esc50(root: Path) -> None:
 
 def test_esc50(tmp_path: Path) -> None:
     esc50(tmp_path)
-    found = read_benchmark("esc50", tmp_path, split=2)
+    found = read_published("esc50", tmp_path, split=2)
     assert found.classes == ("class0", "class3")
-    assert {s.fold for s in found.sources if s.split == "test"} == {2}
-    assert {s.fold for s in found.sources if s.split == "train"} == {1, 3, 4, 5}
+    assert {s.fold for s in found.clips if s.split == "test"} == {2}
+    assert {s.fold for s in found.clips if s.split == "train"} == {1, 3, 4, 5}
 
 
 def test_esc50_real_clips(shared: Path) -> None:
-    found = read_benchmark("esc50", shared / "data" / "esc50_mini")
-    assert (found.listed, len(found.sources), found.missing) == (50, 50, [])
-    assert Counter(s.fold for s in found.sources) == dict.fromkeys(range(1, 6), 10)
+    found = read_published("esc50", shared / "data" / "esc50_mini")
+    assert (found.listed, len(found.clips), found.missing) == (50, 50, [])
+    assert Counter(s.fold for s in found.clips) == dict.fromkeys(range(1, 6), 10)
     assert len(found.classes) == 10
     assert found.classes[0] == "dog"
-    assert all(s.path.is_file() for s in found.sources)
+    assert all(s.path.is_file() for s in found.clips)
 
 
 def speech(root: Path) -> None:
@@ -199,7 +199,7 @@ def speech(root: Path) -> None:
 
 def test_speech_commands(tmp_path: Path) -> None:
     speech(tmp_path)
-    found = read_benchmark("speech-commands", tmp_path)
+    found = read_published("speech-commands", tmp_path)
     assert found.classes == ("no", "yes")
     assert splits_of(found) == {
         "no_aa_nohash_0": "train",
@@ -209,8 +209,8 @@ def test_speech_commands(tmp_path: Path) -> None:
         "yes_bb_nohash_1": "validation",
     }
     assert found.missing == ["no_dd_nohash_0"]
-    assert found.sources[0].path == tmp_path / "no" / "aa_nohash_0.wav"
-    assert found.sources[0].group == "aa"
+    assert found.clips[0].path == tmp_path / "no" / "aa_nohash_0.wav"
+    assert found.clips[0].group == "aa"
 
 
 def fsd50k(root: Path) -> None:
@@ -227,9 +227,9 @@ def fsd50k(root: Path) -> None:
 
 def test_fsd50k(tmp_path: Path) -> None:
     fsd50k(tmp_path)
-    found = read_benchmark("fsd50k", tmp_path)
+    found = read_published("fsd50k", tmp_path)
     assert splits_of(found) == {"64760": "train", "16399": "validation", "37199": "test"}
-    assert found.sources[0].labels == ("Guitar", "Accelerating_and_revving_and_vroom")
+    assert found.clips[0].labels == ("Guitar", "Accelerating_and_revving_and_vroom")
     assert found.classes == ("Accelerating_and_revving_and_vroom", "Guitar")
 
 
@@ -248,10 +248,10 @@ def ucf101(root: Path) -> None:
 
 def test_ucf101(tmp_path: Path) -> None:
     ucf101(tmp_path)
-    found = read_benchmark("ucf101", tmp_path, split=2)
+    found = read_published("ucf101", tmp_path, split=2)
     assert splits_of(found) == {"v_Archery_g08_c01": "train", "v_HandStandPushups_g02_c01": "test"}
     assert found.missing == ["v_Archery_g08_c02"]
-    assert found.sources[0].group == "v_Archery_g08"
+    assert found.clips[0].group == "v_Archery_g08"
 
 
 @pytest.mark.parametrize(("split", "train", "test"), [(1, 9537, 3783), (2, 9586, 3734), (3, 9624, 3696)])
@@ -264,10 +264,10 @@ def test_ucf101_real_lists(shared: Path, tmp_path: Path, split: int, train: int,
         for line in (lists / f"{word}list0{split}.txt").read_text().splitlines()
     ]
     touch(tmp_path, *(f"UCF-101/{name}" for name in names))
-    found = read_benchmark("ucf101", tmp_path, split=split)
+    found = read_published("ucf101", tmp_path, split=split)
     assert Counter(splits_of(found).values()) == {"train": train, "test": test}
     assert len(found.classes) == 101
-    groups = {word: {s.group for s in found.sources if s.split == word} for word in ("train", "test")}
+    groups = {word: {s.group for s in found.clips if s.split == word} for word in ("train", "test")}
     assert not groups["train"] & groups["test"]
 
 
@@ -286,12 +286,12 @@ def hmdb51(root: Path) -> None:
 
 def test_hmdb51(tmp_path: Path) -> None:
     hmdb51(tmp_path)
-    found = read_benchmark("hmdb51", tmp_path)
-    assert [(s.group, s.split) for s in found.sources] == [("April_09", "train"), ("Beauty", "test")]
+    found = read_published("hmdb51", tmp_path)
+    assert [(s.group, s.split) for s in found.clips] == [("April_09", "train"), ("Beauty", "test")]
     assert found.classes == ("brush_hair", "wave")
     assert found.listed == 3
     with pytest.raises(DataError, match=r"no brush_hair_test_split2\.txt; expected as .*testTrainMulti_7030_splits"):
-        read_benchmark("hmdb51", tmp_path, split=2)
+        read_published("hmdb51", tmp_path, split=2)
 
 
 @pytest.mark.parametrize("split", [1, 2, 3])
@@ -301,7 +301,7 @@ def test_hmdb51_real_lists(shared: Path, tmp_path: Path, split: int) -> None:
     for path in lists.glob(f"*_test_split{split}.txt"):
         label = path.name.removesuffix(f"_test_split{split}.txt")
         touch(tmp_path, *(f"{label}/{line.split()[0]}" for line in path.read_text().splitlines() if line.strip()))
-    found = read_benchmark("hmdb51", tmp_path, split=split)
+    found = read_published("hmdb51", tmp_path, split=split)
     assert Counter(splits_of(found).values()) == {"train": 3570, "test": 1530}
     assert len(found.classes) == 51
     assert found.missing == []
@@ -322,7 +322,7 @@ def kinetics(root: Path) -> None:
 
 def test_kinetics400(tmp_path: Path) -> None:
     kinetics(tmp_path)
-    found = read_benchmark("kinetics400", tmp_path)
+    found = read_published("kinetics400", tmp_path)
     assert splits_of(found) == {
         "--0edUL8zmA_000092_000102": "test",
         "---QUuC4vJs_000084_000094": "train",
@@ -330,7 +330,7 @@ def test_kinetics400(tmp_path: Path) -> None:
     }
     assert found.missing == ["--3ouPhoy2A_000020_000030"]
     assert found.classes == ("abseiling", "tap dancing", "testifying")
-    assert [s.labels for s in found.sources] == [(), ("testifying",), ("abseiling",)]
+    assert [s.labels for s in found.clips] == [(), ("testifying",), ("abseiling",)]
 
 
 MINIATURES: dict[str, Callable[[Path], None]] = {
@@ -365,21 +365,21 @@ LABEL_FILES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_every_reader(tmp_path: Path, name: str) -> None:
     """Names are unique and stable, paths exist, every source has a split and a group; the reader refuses by name."""
     with pytest.raises(DataError, match=f"expected as {tmp_path / LABEL_FILES[name]}"):
-        read_benchmark(name, tmp_path)
+        read_published(name, tmp_path)
     MINIATURES[name](tmp_path)
-    found = read_benchmark(name, tmp_path)
-    assert found == read_benchmark(name, tmp_path)
-    assert len({s.name for s in found.sources}) == len(found.sources) == found.listed - len(found.missing)
-    assert all(s.path.is_file() and s.split and s.group for s in found.sources)
-    assert {label for s in found.sources for label in s.labels} <= set(found.classes)
+    found = read_published(name, tmp_path)
+    assert found == read_published(name, tmp_path)
+    assert len({s.id for s in found.clips}) == len(found.clips) == found.listed - len(found.missing)
+    assert all(s.path.is_file() and s.split and s.group for s in found.clips)
+    assert {label for s in found.clips for label in s.labels} <= set(found.classes)
     for path in media_of(tmp_path):
         path.unlink()
     with pytest.raises(DataError, match=r"none of the|expected as") as refusal:
-        read_benchmark(name, tmp_path)
+        read_published(name, tmp_path)
     assert str(tmp_path) in str(refusal.value)
 
 
@@ -389,28 +389,28 @@ def media_of(root: Path) -> Iterable[Path]:
 
 def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no reader for 'imagenet'; known datasets: audioset-2m, "):
-        read_benchmark("imagenet", tmp_path)
+        read_published("imagenet", tmp_path)
     with pytest.raises(DataError, match="ucf101 has 3 splits; there is no split 4"):
-        read_benchmark("ucf101", tmp_path, split=4)
+        read_published("ucf101", tmp_path, split=4)
     with pytest.raises(DataError, match="vggsound has 1 split; there is no split 2"):
-        read_benchmark("vggsound", tmp_path, split=2)
+        read_published("vggsound", tmp_path, split=2)
     with pytest.raises(DataError, match="no such folder"):
-        read_benchmark("esc50", tmp_path / "absent")
+        read_published("esc50", tmp_path / "absent")
     write(tmp_path, "vggsound.csv", "a,b\n")
     with pytest.raises(DataError, match=r"vggsound\.csv: entry 1 has 2 columns where 4 are expected"):
-        read_benchmark("vggsound", tmp_path)
+        read_published("vggsound", tmp_path)
     write(tmp_path, "vggsound.csv", "a,1,b,dev\n")
     with pytest.raises(DataError, match="unknown split 'dev'"):
-        read_benchmark("vggsound", tmp_path)
+        read_published("vggsound", tmp_path)
     write(tmp_path, "vggsound.csv", "a,one,b,test\n")
     with pytest.raises(DataError, match="'one' stands where a number is expected"):
-        read_benchmark("vggsound", tmp_path)
+        read_published("vggsound", tmp_path)
     write(tmp_path, "vggss.json", "[{")
     with pytest.raises(DataError, match=r"vggss\.json: cannot be read as JSON"):
-        read_benchmark("vggss", tmp_path)
+        read_published("vggss", tmp_path)
     write(tmp_path, "meta/esc50.csv", "filename,fold\n")
     with pytest.raises(DataError, match="does not name the columns target, category, src_file"):
-        read_benchmark("esc50", tmp_path)
+        read_published("esc50", tmp_path)
 
 
 def test_vocabulary(shared: Path) -> None:

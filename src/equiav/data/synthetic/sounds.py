@@ -1,4 +1,4 @@
-"""How a generated scene sounds: one wavetable per timbre, read at the pitch and struck in the rhythm of a thing."""
+"""How a generated scene sounds: one wavetable per timbre, read at the pitch and struck in the rhythm of an object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.data.things import KINDS, Scene, Thing
+from equiav.data.synthetic.objects import KINDS, Scene, SceneObject
 
 Array = NDArray[np.floating[Any]]
 
@@ -82,28 +82,28 @@ def _cycles(samples: int, per_sample: float, start: float) -> NDArray[np.uint32]
     return _counter(samples) * np.uint32(step) + np.uint32(first)
 
 
-def voice(thing: Thing, *, samples: int, sample_rate: int) -> Array:
-    """The thing alone, at root mean square one, whether it is sounding or not."""
-    turns = _cycles(samples, thing.pitch / PERIODS / sample_rate, thing.phase)
-    rate, swing = VIBRATO.get(thing.kind, (0.0, 0.0))
+def voice(item: SceneObject, *, samples: int, sample_rate: int) -> Array:
+    """The object alone, at root mean square one, whether it is sounding or not."""
+    turns = _cycles(samples, item.pitch / PERIODS / sample_rate, item.phase)
+    rate, swing = VIBRATO.get(item.kind, (0.0, 0.0))
     if swing:
-        depth = swing * thing.pitch / PERIODS / (2 * np.pi * rate)
+        depth = swing * item.pitch / PERIODS / (2 * np.pi * rate)
         seconds = _counter(samples).astype(np.float32) / np.float32(sample_rate)
-        sway = np.sin(np.float32(2 * np.pi) * (np.float32(rate) * seconds + np.float32(thing.phase)))
+        sway = np.sin(np.float32(2 * np.pi) * (np.float32(rate) * seconds + np.float32(item.phase)))
         turns = turns + (sway * np.float32(depth * 2**32)).astype(np.int64).astype(np.uint32)
-    highest = HEADROOM * sample_rate / 2 / (thing.pitch * (1 + swing))
+    highest = HEADROOM * sample_rate / 2 / (item.pitch * (1 + swing))
     limit = max((n for n in LIMITS if n <= highest), default=1)
-    tone: Array = wavetable(thing.kind, limit)[turns >> np.uint32(32 - TABLE_BITS)]
-    beats = _cycles(samples, thing.tempo / sample_rate, thing.beat)
+    tone: Array = wavetable(item.kind, limit)[turns >> np.uint32(32 - TABLE_BITS)]
+    beats = _cycles(samples, item.tempo / sample_rate, item.beat)
     tone *= strike()[beats >> np.uint32(32 - BEAT_BITS)]
     return tone
 
 
 def mix(scene: Scene, *, samples: int, sample_rate: int, rng: np.random.Generator) -> Array:
-    """The sounding things together, and the noise of the recording, which `rng` draws: (samples,) in [-1, 1]."""
+    """The sounding objects together, and the noise of the recording, which `rng` draws: (samples,) in [-1, 1]."""
     white = rng.standard_normal(samples + 1, dtype=np.float32)
     sound = white[1:] + np.float32(scene.noise_tilt) * white[:-1]
     sound *= np.float32(scene.noise / np.hypot(1, scene.noise_tilt))
-    for thing in scene.sounding:
-        sound += np.float32(scene.loudness * thing.gain) * voice(thing, samples=samples, sample_rate=sample_rate)
+    for item in scene.sounding:
+        sound += np.float32(scene.loudness * item.gain) * voice(item, samples=samples, sample_rate=sample_rate)
     return np.clip(sound, -1, 1, out=sound)

@@ -11,33 +11,30 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equiav.data import scenery, voices
-from equiav.data.things import HUES, KINDS, RADII, Background, Scene, Thing
+from equiav.data.synthetic import drawing, sounds
+from equiav.data.synthetic.objects import HUES, KINDS, RADII, Background, Scene, SceneObject
 from equiav.errors import DataError
-from equiav.types import DecodedClip
-
-__all__ = ["KINDS", "Background", "Difficulty", "Scene", "Thing", "World", "attribute_similarity"]
 
 Range = tuple[float, float]
 
-PLACINGS = 96  # tries at putting the things of a scene where they do not overlap
-GAP = 0.02  # wanted between two things, of the side
-# One stream for each purpose, so that neither the size of the picture nor the length of the sound moves the others.
-ATTRIBUTES, FILM, TAPE = 1, 2, 3
+PLACINGS = 96  # tries at putting the objects of a scene where they do not overlap
+GAP = 0.02  # wanted between two objects, of the side
+# One stream for each purpose, so that neither the size of the frames nor the length of the audio moves the others.
+ATTRIBUTES, VIDEO, AUDIO = 1, 2, 3
 
 
 @dataclass(frozen=True)
 class Difficulty:
-    """What makes the world easy or hard to learn, all of it apart from the laws that tie sound to picture.
+    """What makes the world easy or hard to learn, all of it apart from the laws that tie sound to image.
 
-    `another` is the chance of each further thing, `duet` that of each further voice among the things there are.
-    Ranges are drawn from evenly: texture, grain and brightness of pictures in [0, 1], loudness of one voice as root
-    mean square, signal_to_noise in decibels. `drift` is the most a thing moves in a clip, as a fraction of the side,
+    `another` is the chance of each further object, `duet` that of each further voice among the objects there are.
+    Ranges are drawn from evenly: texture, grain and brightness of frames in [0, 1], loudness of one voice as root
+    mean square, signal_to_noise in decibels. `drift` is the most an object moves in a clip, as a fraction of the side,
     `turn` the most it is tilted or turns, in radians.
     """
 
     kinds: int = len(KINDS)
-    max_things: int = 3
+    max_objects: int = 3
     max_sounding: int = 2
     another: float = 0.5
     duet: float = 0.3
@@ -51,9 +48,9 @@ class Difficulty:
 
     def __post_init__(self) -> None:
         if not 1 <= self.kinds <= len(KINDS):
-            raise DataError(f"a world has 1 to {len(KINDS)} kinds of things, not {self.kinds}")
-        if not 1 <= self.max_sounding <= self.max_things:
-            raise DataError(f"{self.max_sounding} of at most {self.max_things} things cannot sound")
+            raise DataError(f"a world has 1 to {len(KINDS)} kinds of objects, not {self.kinds}")
+        if not 1 <= self.max_sounding <= self.max_objects:
+            raise DataError(f"{self.max_sounding} of at most {self.max_objects} objects cannot sound")
         if not (0 <= self.another <= 1 and 0 <= self.duet <= 1):
             raise DataError(f"another={self.another} and duet={self.duet} must be probabilities")
 
@@ -62,8 +59,8 @@ class Difficulty:
 class World:
     """Clips by number, each a function of (seed, index) alone; two splits are two ranges of numbers that do not meet.
 
-    The laws are those of `Thing`: kind decides timbre, radius pitch, hue rhythm. Silent things are drawn from the
-    same distribution as sounding ones, so that only the sound tells them apart.
+    The laws are those of `SceneObject`: kind decides timbre, radius pitch, hue rhythm. Silent objects are drawn from
+    the same distribution as sounding ones, so that only the sound tells them apart.
     """
 
     seed: int = 0
@@ -88,46 +85,39 @@ class World:
         loudness = rng.uniform(*hard.loudness)
         return Scene(
             index=index,
-            things=_things(hard, rng),
+            objects=_objects(hard, rng),
             background=_background(hard, rng),
             loudness=loudness,
             noise=loudness * 10 ** (-rng.uniform(*hard.signal_to_noise) / 20),
             noise_tilt=rng.uniform(0.0, 0.9),
         )
 
-    def sound_of(self, scene: Scene) -> Float[Tensor, " samples"]:
+    def waveform_of(self, scene: Scene) -> Float[Tensor, " samples"]:
         """The waveform of a scene, also of one that was changed by hand."""
-        rng = self._rng(TAPE, scene.index)
-        return torch.from_numpy(voices.mix(scene, samples=self.samples, sample_rate=self.sample_rate, rng=rng))
+        rng = self._rng(AUDIO, scene.index)
+        return torch.from_numpy(sounds.mix(scene, samples=self.samples, sample_rate=self.sample_rate, rng=rng))
 
-    def pictures_of(self, scene: Scene) -> UInt8[Tensor, "frames 3 size size"]:
-        """The pictures of a scene, also of one that was changed by hand."""
-        rng = self._rng(FILM, scene.index)
-        return torch.from_numpy(scenery.paint(scene, size=self.size, frames=self.frames, rng=rng))
+    def video_of(self, scene: Scene) -> UInt8[Tensor, "frames 3 size size"]:
+        """The frames of a scene, also of one that was changed by hand."""
+        rng = self._rng(VIDEO, scene.index)
+        return torch.from_numpy(drawing.paint(scene, size=self.size, frames=self.frames, rng=rng))
 
     def boxes_of(self, scene: Scene) -> Float[Tensor, "frames sounding 4"]:
-        """Where the sounding things of a scene are: (x0, y0, x1, y1) in pixels, in the order of `scene.sounding`."""
-        found = [scenery.boxes(thing, size=self.size, frames=self.frames) for thing in scene.sounding]
+        """Where the sounding objects of a scene are: (x0, y0, x1, y1) in pixels, in the order of `scene.sounding`."""
+        found = [drawing.boxes(item, size=self.size, frames=self.frames) for item in scene.sounding]
         return torch.from_numpy(np.stack(found, axis=1)) if found else torch.zeros(self.frames, 0, 4)
 
     def waveform(self, index: int) -> Float[Tensor, " samples"]:
         """What is heard in clip `index`, in [-1, 1]."""
-        return self.sound_of(self.scene(index))
+        return self.waveform_of(self.scene(index))
 
-    def pictures(self, index: int) -> UInt8[Tensor, "frames 3 size size"]:
+    def video(self, index: int) -> UInt8[Tensor, "frames 3 size size"]:
         """What is seen in clip `index`."""
-        return self.pictures_of(self.scene(index))
+        return self.video_of(self.scene(index))
 
     def boxes(self, index: int) -> Float[Tensor, "frames sounding 4"]:
-        """Where the sounding things of clip `index` are, in pixels."""
+        """Where the sounding objects of clip `index` are, in pixels."""
         return self.boxes_of(self.scene(index))
-
-    def clip(self, index: int) -> DecodedClip:
-        """Clip `index` as if it had been decoded from a file."""
-        scene = self.scene(index)
-        times = tuple((k + 0.5) * self.seconds / self.frames for k in range(self.frames))
-        name = f"world-{self.seed}-{index:07d}"
-        return DecodedClip(name, self.sound_of(scene), self.sample_rate, self.pictures_of(scene), times)
 
     def _rng(self, purpose: int, index: int) -> np.random.Generator:
         if index < 0:
@@ -140,10 +130,10 @@ def _further(chance: float, most: int, rng: np.random.Generator) -> int:
     return 1 + int(np.cumprod(rng.random(most - 1) < chance).sum())
 
 
-def _things(hard: Difficulty, rng: np.random.Generator) -> tuple[Thing, ...]:
-    count = _further(hard.another, hard.max_things, rng)
+def _objects(hard: Difficulty, rng: np.random.Generator) -> tuple[SceneObject, ...]:
+    count = _further(hard.another, hard.max_objects, rng)
     voices_heard = min(count, _further(hard.duet, hard.max_sounding, rng))
-    # Chosen by lot among things already drawn: nothing of a thing may depend on whether it sounds.
+    # Chosen by lot among objects already drawn: nothing of an object may depend on whether it sounds.
     sounding = set(rng.permutation(count)[:voices_heard].tolist())
     kinds = rng.integers(hard.kinds, size=count)
     radii = RADII[0] * (RADII[1] / RADII[0]) ** rng.random(count)
@@ -155,7 +145,7 @@ def _things(hard: Difficulty, rng: np.random.Generator) -> tuple[Thing, ...]:
     gains = 10 ** (rng.uniform(-1.5, 1.5, size=count) / 20)
     phases = rng.random((count, 2))
     return tuple(
-        Thing(
+        SceneObject(
             kind=KINDS[kinds[i]],
             radius=float(radii[i]),
             hue=float(hues[i]),
@@ -178,7 +168,7 @@ def _things(hard: Difficulty, rng: np.random.Generator) -> tuple[Thing, ...]:
 def _place(
     radii: NDArray[np.float64], velocities: NDArray[np.float64], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Centres (count, 2) inside the picture: of many tries, the one in which the things overlap least."""
+    """Centres (count, 2) inside the frame: of many tries, the one in which the objects overlap least."""
     margin = 0.9 * radii[:, None] + np.abs(velocities) / 2
     tries = margin + rng.random((PLACINGS, len(radii), 2)) * (1 - 2 * margin)
     one, two = np.triu_indices(len(radii), k=1)
@@ -189,7 +179,7 @@ def _place(
 
 
 def _background(hard: Difficulty, rng: np.random.Generator) -> Background:
-    pale = scenery.colour(rng.random(), rng.uniform(0.0, 0.3), rng.uniform(*hard.brightness))
+    pale = drawing.colour(rng.random(), rng.uniform(0.0, 0.3), rng.uniform(*hard.brightness))
     slope = rng.uniform(-0.15, 0.15, size=2)
     return Background(
         colour=pale,
@@ -201,15 +191,15 @@ def _background(hard: Difficulty, rng: np.random.Generator) -> Background:
 
 
 def attribute_similarity(scenes_heard: Sequence[Scene], scenes_seen: Sequence[Scene]) -> Float[Tensor, "heard seen"]:
-    """The oracle of retrieval: how well what is heard in scene i fits the things seen in scene j, silent or not.
+    """The oracle of retrieval: how well what is heard in scene i fits the objects seen in scene j, silent or not.
 
-    Every voice looks for the visible thing nearest to it in kind, size and hue (each from 0 to 1); minus the
+    Every voice looks for the visible object nearest to it in kind, size and hue (each from 0 to 1); minus the
     squared distance, averaged over the voices.
     """
-    if not all(scene.sounding for scene in scenes_heard) or not all(scene.things for scene in scenes_seen):
+    if not all(scene.sounding for scene in scenes_heard) or not all(scene.objects for scene in scenes_seen):
         raise DataError("scenes to compare need something that sounds and something to see")
     voices_heard, owner = _attributes([scene.sounding for scene in scenes_heard])
-    seen, place = _attributes([scene.things for scene in scenes_seen])
+    seen, place = _attributes([scene.objects for scene in scenes_seen])
     squared = (voices_heard[:, None, 1:] - seen[None, :, 1:]).square().sum(dim=2)
     squared += voices_heard[:, None, 0] != seen[None, :, 0]
     nearest = torch.full((len(voices_heard), len(scenes_seen)), torch.inf)
@@ -218,8 +208,8 @@ def attribute_similarity(scenes_heard: Sequence[Scene], scenes_seen: Sequence[Sc
     return -total / owner.bincount(minlength=len(scenes_heard))[:, None]
 
 
-def _attributes(groups: Sequence[tuple[Thing, ...]]) -> tuple[Tensor, Tensor]:
-    """Kind, size and hue of all things in a row (n, 3), and the number of the group each belongs to (n,)."""
-    rows = [(KINDS.index(thing.kind), thing.relative_size, thing.relative_hue) for group in groups for thing in group]
+def _attributes(groups: Sequence[tuple[SceneObject, ...]]) -> tuple[Tensor, Tensor]:
+    """Kind, size and hue of all objects in a row (n, 3), and the number of the group each belongs to (n,)."""
+    rows = [(KINDS.index(item.kind), item.relative_size, item.relative_hue) for group in groups for item in group]
     owner = [number for number, group in enumerate(groups) for _ in group]
     return torch.tensor(rows, dtype=torch.float32).view(-1, 3), torch.tensor(owner, dtype=torch.long)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from equiav.data.benchmark_files import Coverage, Vocabulary, read_entries, read_vocabulary
-from equiav.data.benchmark_sounds import read_esc50, read_fsd50k, read_speech_commands
-from equiav.data.benchmark_videos import (
+from equiav.data.readers.audio import read_esc50, read_fsd50k, read_speech_commands
+from equiav.data.readers.files import Coverage, Vocabulary, read_entries, read_vocabulary
+from equiav.data.readers.video import (
     read_audioset,
     read_hmdb51,
     read_kinetics400,
@@ -21,35 +21,26 @@ from equiav.data.benchmark_videos import (
 from equiav.errors import DataError
 
 __all__ = [
-    "NAMES",
-    "NEEDS",
+    "PUBLISHED",
     "Coverage",
     "Selection",
     "Vocabulary",
-    "read_benchmark",
+    "read_entries",
+    "read_published",
     "read_retrieval_list",
     "read_vocabulary",
     "select",
 ]
 
-NAMES = (
-    "audioset-2m",
-    "audioset-20k",
-    "audioset-eval",
-    "vggsound",
-    "vggss",
-    "msrvtt",
-    "msrvtt-1ka",
-    "esc50",
-    "speech-commands",
-    "fsd50k",
-    "ucf101",
-    "hmdb51",
-    "kinetics400",
-)
-
-# Sets published without the other half, or judged without it.
-NEEDS = {
+# By name, what a clip needs: "audio" or "video" for datasets published without the other, or judged without it.
+PUBLISHED = {
+    "audioset-2m": "both",
+    "audioset-20k": "both",
+    "audioset-eval": "both",
+    "vggsound": "both",
+    "vggss": "both",
+    "msrvtt": "both",
+    "msrvtt-1ka": "both",
     "esc50": "audio",
     "speech-commands": "audio",
     "fsd50k": "audio",
@@ -62,14 +53,14 @@ NEEDS = {
 SEPARATORS = "_-./#@"
 
 
-def read_benchmark(name: str, root: Path, *, split: int = 1) -> Coverage:
+def read_published(name: str, root: Path, *, split: int = 1) -> Coverage:
     """The clips of a published dataset under `root`, with the publishers' labels and splits.
 
-    `split` is for sets published with several: 1-3 of UCF101 and HMDB51, and the test fold, 1-5, of ESC-50.
+    `split` is for datasets published with several: 1-3 of UCF101 and HMDB51, and the test fold, 1-5, of ESC-50.
     Missing clips are counted; only a missing label file, or nothing found at all, is an error.
     """
     splits = {"ucf101": 3, "hmdb51": 3, "esc50": 5}.get(name, 1)
-    if name in NAMES and not 1 <= split <= splits:
+    if name in PUBLISHED and not 1 <= split <= splits:
         raise DataError(f"{name} has {splits} split{'s' if splits > 1 else ''}; there is no split {split}")
     match name:
         case "audioset-2m":
@@ -99,7 +90,7 @@ def read_benchmark(name: str, root: Path, *, split: int = 1) -> Coverage:
         case "kinetics400":
             return read_kinetics400(root)
         case _:
-            raise DataError(f"no reader for {name!r}; known datasets: {', '.join(NAMES)}")
+            raise DataError(f"no reader for {name!r}; known datasets: {', '.join(PUBLISHED)}")
 
 
 def read_retrieval_list(path: Path) -> list[str]:

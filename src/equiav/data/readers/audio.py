@@ -1,13 +1,13 @@
-"""Readers of published sets of sounds: ESC-50, Speech Commands, FSD50K."""
+"""Readers of published audio datasets: ESC-50, Speech Commands, FSD50K."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from equiav.data.benchmark_files import CLIP_SECONDS, Coverage, Listed, Tree, cover, number, read_rows, read_table
-from equiav.data.manifest import Source, Split
+from equiav.data.readers.files import Coverage, Tree, cover, listed, number, read_rows, read_table
 from equiav.errors import DataError
+from equiav.types import Split
 
 NOISE_FOLDER = "_background_noise_"
 
@@ -22,8 +22,7 @@ def read_esc50(root: Path, *, fold: int) -> Coverage:
         stem, own = PurePosixPath(row["filename"]).stem, number(row["fold"], path)
         split: Split = "test" if own == fold else "train"
         labels, group = (row["category"],), row["src_file"]
-        source = Source(stem, Path(), labels=labels, split=split, group=group, seconds=CLIP_SECONDS, fold=own)
-        clips.append(Listed(source, (f"audio/{stem}",)))
+        clips.append(listed(stem, (f"audio/{stem}",), labels=labels, split=split, group=group, fold=own))
     numbers = {number(row["target"], path): row["category"] for row in rows}
     return cover(tree, clips, [numbers[n] for n in sorted(numbers)])
 
@@ -36,27 +35,23 @@ def read_speech_commands(root: Path) -> Coverage:
     """
     tree = Tree(root)
     home = tree.label_file("validation_list.txt").parent
-    splits: dict[str, Split] = dict.fromkeys(_lines(tree.label_file("validation_list.txt")), "validation")
-    splits |= dict.fromkeys(_lines(tree.label_file("testing_list.txt")), "test")
+    splits: dict[str, Split] = {}
+    lists: dict[str, Split] = {"validation_list.txt": "validation", "testing_list.txt": "test"}
+    for name, split in lists.items():
+        lines = tree.label_file(name).read_text().splitlines()
+        splits |= {line.strip(): split for line in lines if line.strip()}
     words = sorted(p.name for p in home.iterdir() if p.is_dir() and p.name != NOISE_FOLDER and any(p.glob("*.wav")))
     present = [f"{word}/{p.name}" for word in words for p in sorted((home / word).glob("*.wav"))]
     known = dict.fromkeys([*present, *splits])
     classes = sorted({name.partition("/")[0] for name in known})
-    return cover(tree, _speech_clips(known, splits), classes)
-
-
-def _lines(path: Path) -> list[str]:
-    return [line.strip() for line in path.read_text().splitlines() if line.strip()]
-
-
-def _speech_clips(names: Mapping[str, None], splits: Mapping[str, Split]) -> Iterator[Listed]:
-    for name in names:
+    clips = []
+    for name in known:
         word, _, file = name.partition("/")
         stem = PurePosixPath(file).stem
         speaker = stem.partition("_nohash_")[0]
         split = splits.get(name, "train")
-        source = Source(f"{word}_{stem}", Path(), labels=(word,), split=split, group=speaker, seconds=CLIP_SECONDS)
-        yield Listed(source, (f"{word}/{stem}",))
+        clips.append(listed(f"{word}_{stem}", (f"{word}/{stem}",), labels=(word,), split=split, group=speaker))
+    return cover(tree, clips, classes)
 
 
 def read_fsd50k(root: Path) -> Coverage:
@@ -76,6 +71,5 @@ def read_fsd50k(root: Path) -> Coverage:
             if part == "dev" and row["split"] not in words:
                 raise DataError(f"{path}: {name} has the split {row['split']!r}; known: train, val")
             split: Split = "test" if part == "eval" else words[row["split"]]
-            source = Source(name, Path(), labels=labels, split=split, group=name, seconds=CLIP_SECONDS)
-            clips.append(Listed(source, (f"FSD50K.{part}_audio/{name}",)))
+            clips.append(listed(name, (f"FSD50K.{part}_audio/{name}",), labels=labels, split=split, group=name))
     return cover(tree, clips, vocabulary)

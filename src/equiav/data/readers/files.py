@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from equiav.data.manifest import Source
 from equiav.errors import DataError
+from equiav.types import Clip, Split
 
 # Where one name comes as video and as sound, the video is wanted: earlier suffixes win.
 MEDIA_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".wav", ".flac", ".ogg", ".mp3", ".m4a")
@@ -22,19 +22,23 @@ LABEL_SUFFIXES = (".csv", ".json", ".txt")
 CLIP_SECONDS = 10.0
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A clip that a label file lists: all but its path, and the names (without suffix) its file may go by."""
+# A clip that a label file lists: all but its path, and the names (without suffix) its file may go by.
+Listed = tuple[Clip, tuple[str, ...]]
 
-    source: Source
-    stems: tuple[str, ...]
+
+def listed(
+    name: str, stems: tuple[str, ...], *, labels: tuple[str, ...], split: Split, group: str, **more: Any
+) -> Listed:
+    """A clip whose file holds just the published stretch, as downloads of these datasets do."""
+    facts: dict[str, Any] = {"labels": labels, "split": split, "group": group, **more}
+    return Clip(id=name, source=name, seconds=CLIP_SECONDS, **facts), stems
 
 
 @dataclass(frozen=True)
 class Coverage:
     """What a label file lists against what is on disk: clips vanish from the net, so some are always missing."""
 
-    sources: list[Source]
+    clips: list[Clip]
     listed: int
     missing: list[str]
     classes: tuple[str, ...]
@@ -42,7 +46,7 @@ class Coverage:
 
     def line(self) -> str:
         """One line: listed, found, missing, per cent, and what else was noticed."""
-        found = len(self.sources)
+        found = len(self.clips)
         share = 100 * found / self.listed
         counts = f"{self.listed:,} listed, {found:,} found, {len(self.missing):,} missing ({share:.1f} % found)"
         return "; ".join((counts, *self.remarks))
@@ -100,26 +104,26 @@ def _rank(path: str) -> int:
 def cover(tree: Tree, listed: Iterable[Listed], classes: Iterable[str], *, remarks: tuple[str, ...] = ()) -> Coverage:
     """Looks every listed clip up; a name listed twice counts once. Nothing found at all is an error."""
     seen: set[str] = set()
-    sources: list[Source] = []
+    clips: list[Clip] = []
     missing: list[str] = []
     sought = ""
-    for clip in listed:
-        if clip.source.name in seen:
+    for clip, stems in listed:
+        if clip.id in seen:
             continue
-        seen.add(clip.source.name)
-        sought = sought or clip.stems[0]
-        path = tree.find(clip.stems)
+        seen.add(clip.id)
+        sought = sought or stems[0]
+        path = tree.find(stems)
         if path is None:
-            missing.append(clip.source.name)
+            missing.append(clip.id)
         else:
-            sources.append(replace(clip.source, path=path))
+            clips.append(replace(clip, path=path))
     if not seen:
         raise DataError(f"{tree.root}: its label files list no clips")
-    if not sources:
+    if not clips:
         raise DataError(
             f"{tree.root}: none of the {len(seen)} listed clips is there; looked for {sought}.* in any folder"
         )
-    return Coverage(sources, len(seen), missing, tuple(classes), remarks)
+    return Coverage(clips, len(seen), missing, tuple(classes), remarks)
 
 
 @dataclass(frozen=True)
@@ -172,16 +176,12 @@ def number(text: str | None, path: Path) -> int:
 
 def read_entries(path: Path, key: str | None, required: tuple[str, ...]) -> list[dict[str, Any]]:
     """The list of records in a JSON file, at the top or under `key`, each with the `required` fields."""
-    content = _read_json(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as JSON ({error})") from error
     entries = content if key is None else content.get(key) if isinstance(content, dict) else None
     if not isinstance(entries, list) or not all(isinstance(e, dict) and all(r in e for r in required) for e in entries):
         place = "a list" if key is None else f'{{"{key}": [...]}}'
         raise DataError(f"{path}: expected {place} of records with {', '.join(required)}")
     return entries
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({error})") from error

@@ -1,4 +1,4 @@
-"""What a generated scene is made of, and the laws that tie how a thing looks to how it sounds."""
+"""What a generated scene is made of, and the laws that tie how an object looks to how it sounds."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from math import log, pow
 
 KINDS = ("disc", "square", "triangle", "ring", "cross", "flower", "bar", "crescent")
-RADII = (0.105, 0.25)  # fractions of the side of the picture: 5 to 12 of 48 pixels
+RADII = (0.105, 0.25)  # fractions of the side of a frame: 5 to 12 of 48 pixels
 HUES = (0.0, 0.8)  # red to violet: closed into a circle, the fastest rhythm would look like the slowest
-PITCHES = (880.0, 110.0)  # hertz, of the smallest and of the largest thing
+PITCHES = (880.0, 110.0)  # hertz, of the smallest and of the largest object
 TEMPI = (1.5, 8.0)  # beats per second, of the first and of the last hue
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneObject:
     """One object: what it is, where it moves, and the voice it has if it is sounding.
 
     Kind decides the timbre, radius the pitch, hue the rhythm. Lengths are fractions of the side, `x` and `y` those
@@ -72,18 +72,18 @@ class Scene:
     """All that is true of a clip. `loudness` is that of one voice, `noise` the recording's; both root mean squares."""
 
     index: int
-    things: tuple[Thing, ...]
+    objects: tuple[SceneObject, ...]
     background: Background
     loudness: float
     noise: float
     noise_tilt: float
 
     @property
-    def sounding(self) -> tuple[Thing, ...]:
-        """The things that are heard."""
-        return tuple(thing for thing in self.things if thing.sounding)
+    def sounding(self) -> tuple[SceneObject, ...]:
+        """The objects that are heard."""
+        return tuple(item for item in self.objects if item.sounding)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The kinds that are heard, sorted, each once."""
-        return tuple(sorted({thing.kind for thing in self.sounding}))
+        return tuple(sorted({item.kind for item in self.sounding}))

@@ -1,4 +1,4 @@
-"""How a generated scene looks: its pictures, drawn with soft edges, and the boxes of its things."""
+"""How a generated scene looks: its frames, drawn with soft edges, and the boxes of its objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.data.things import KINDS, Background, Scene, Thing
+from equiav.data.synthetic.objects import KINDS, Background, Scene, SceneObject
 
 Array = NDArray[np.floating[Any]]
 
@@ -65,19 +65,19 @@ def outline(kind: str) -> Array:
     return points.astype(np.float32)
 
 
-def _poses(thing: Thing, frames: int) -> tuple[Array, Array, Array]:
-    """Centre and angle of the thing in every frame, shot in the middle of equal parts of the clip."""
+def _poses(item: SceneObject, frames: int) -> tuple[Array, Array, Array]:
+    """Centre and angle of the object in every frame, shot in the middle of equal parts of the clip."""
     when = (np.arange(frames, dtype=np.float32) + 0.5) / frames - 0.5
-    dx, dy = thing.velocity
-    return thing.x + dx * when, thing.y + dy * when, thing.angle + thing.spin * when
+    dx, dy = item.velocity
+    return item.x + dx * when, item.y + dy * when, item.angle + item.spin * when
 
 
-def boxes(thing: Thing, *, size: int, frames: int) -> Array:
-    """Box (x0, y0, x1, y1) of the thing in every frame, in pixels, cut at the edge of the picture: (frames, 4)."""
-    x, y, angle = (pose[:, None] for pose in _poses(thing, frames))
-    p, q = outline(thing.kind).T
-    across = x + thing.radius * (np.cos(angle) * p - np.sin(angle) * q)
-    down = y + thing.radius * (np.sin(angle) * p + np.cos(angle) * q)
+def boxes(item: SceneObject, *, size: int, frames: int) -> Array:
+    """Box (x0, y0, x1, y1) of the object in every frame, in pixels, cut at the edge of the frame: (frames, 4)."""
+    x, y, angle = (pose[:, None] for pose in _poses(item, frames))
+    p, q = outline(item.kind).T
+    across = x + item.radius * (np.cos(angle) * p - np.sin(angle) * q)
+    down = y + item.radius * (np.sin(angle) * p + np.cos(angle) * q)
     corners = np.stack([across.min(1), down.min(1), across.max(1), down.max(1)], axis=1)
     corners *= size
     return corners.clip(0, size).astype(np.float32)
@@ -91,24 +91,24 @@ def colour(hue: float, saturation: float, value: float) -> tuple[float, float, f
 
 
 def paint(scene: Scene, *, size: int, frames: int, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """The pictures of the scene, (frames, 3, size, size); `rng` draws the texture and the grain of the film."""
+    """The frames of the scene, (frames, 3, size, size); `rng` draws the texture and the grain."""
     canvas = np.repeat(_backdrop(scene.background, size, rng)[None], frames, axis=0)
-    for thing in scene.things:
-        _put(canvas, thing)
+    for item in scene.objects:
+        _put(canvas, item)
     # Even noise from raw bytes: a tenth of the time of a normal draw, and the eye cannot tell.
     grain = np.frombuffer(rng.bytes(canvas.size), dtype=np.uint8).astype(np.float32).reshape(canvas.shape)
     grain -= 127.5
-    grain *= 255 * scene.background.grain / 73.9  # the deviation of a byte
+    grain *= 255 * scene.background.grain / 73.9  # the standard deviation of a byte
     grain += 0.5  # to round, not to cut
     canvas += grain
     return np.clip(canvas, 0, 255, out=canvas).astype(np.uint8)
 
 
-def _put(canvas: Array, thing: Thing) -> None:
-    """Draws the thing into every frame, touching only the window it moves through."""
+def _put(canvas: Array, item: SceneObject) -> None:
+    """Draws the object into every frame, touching only the window it moves through."""
     frames, _, _, size = canvas.shape
-    x, y, angle = _poses(thing, frames)
-    radius = thing.radius * size
+    x, y, angle = _poses(item, frames)
+    radius = item.radius * size
     x, y = x * size, y * size
     reach = REACH * radius + 1
     left, top = max(0, int(x.min() - reach)), max(0, int(y.min() - reach))
@@ -116,9 +116,9 @@ def _put(canvas: Array, thing: Thing) -> None:
     across = ((np.arange(left, right, dtype=np.float32) + 0.5 - x[:, None]) / radius)[:, None, :]
     down = ((np.arange(top, bottom, dtype=np.float32) + 0.5 - y[:, None]) / radius)[:, :, None]
     cos, sin = np.cos(angle)[:, None, None], np.sin(angle)[:, None, None]
-    distance = SHAPES[thing.kind](cos * across + sin * down, cos * down - sin * across)
+    distance = SHAPES[item.kind](cos * across + sin * down, cos * down - sin * across)
     cover = np.clip(0.5 - distance * radius, 0, 1)[:, None]
-    paint = 255 * np.array(colour(thing.hue, thing.saturation, thing.value), dtype=np.float32)[:, None, None]
+    paint = 255 * np.array(colour(item.hue, item.saturation, item.value), dtype=np.float32)[:, None, None]
     window = canvas[:, :, top:bottom, left:right]
     window += cover * (paint - window)
 
@@ -132,11 +132,11 @@ def _stretch(cells: int, size: int) -> Array:
 
 
 def _backdrop(background: Background, size: int, rng: np.random.Generator) -> Array:
-    """(3, size, size), 0 to 255: a colour that changes slowly across the picture, and soft blotches."""
+    """(3, size, size), 0 to 255: a colour that changes slowly across the frame, and soft blotches."""
     ramp = np.linspace(-0.5, 0.5, size, dtype=np.float32)
     shade = background.slope[0] * ramp + background.slope[1] * ramp[:, None]
     stretch = _stretch(background.cells, size)
-    # Mostly light and dark, a little colour: hue must stay a property of the things.
+    # Mostly light and dark, a little colour: hue must stay a property of the objects.
     corners = rng.standard_normal((4, background.cells, background.cells), dtype=np.float32)
     corners = corners[:1] + 0.35 * corners[1:]
     blotches = stretch @ corners @ stretch.T
