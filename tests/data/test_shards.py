@@ -18,6 +18,7 @@ from PIL import Image
 
 from equiav.data import (
     ClipDataset,
+    IndexWriter,
     PreparedIndex,
     Schedule,
     ShardDataset,
@@ -30,7 +31,6 @@ from equiav.data import (
     training_batches,
     write_inspection,
 )
-from equiav.data import IndexWriter
 from equiav.errors import DataError
 from tests.media.making import sine, write_media
 

@@ -17,8 +17,9 @@ from equiav.data import (
     SceneObject,
     World,
     attribute_similarity,
+    drawing,
+    sounds,
 )
-from equiav.data import drawing, sounds
 from equiav.errors import DataError
 
 WORLD = World(seed=3)

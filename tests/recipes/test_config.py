@@ -12,7 +12,6 @@ import yaml
 from torch import nn
 
 from equiav import config as configs
-from equiav.ablation import load_experiments, plan, portable
 from equiav.build import build_dataset, build_model, build_predictor
 from equiav.checkpoint import load_checkpoint, save_model
 from equiav.config import (
@@ -27,6 +26,7 @@ from equiav.config import (
 )
 from equiav.data import World, WorldDataset
 from equiav.errors import CheckpointError, ConfigError
+from equiav.reproduction import load_tables, plan, portable
 from equiav.types import SPLITS
 from tests.inference.models import MICRO
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_with_old_names_opens(tmp_path):
 
 def test_shipped_files_use_the_new_names(monkeypatch, caplog):
     monkeypatch.setattr(configs, "_said", set())
-    load_experiments([path for path in SHIPPED if path.parent.name == "ablation"])
+    load_tables([path for path in SHIPPED if path.parent.name == "ablation"])
     for path in SHIPPED:
         if path.parent.name != "ablation":
             load_config(path)
@@ -96,7 +96,7 @@ def test_shipped_files_use_the_new_names(monkeypatch, caplog):
 
 def test_results_of_finished_runs_are_still_found():
     """Keys of runs are hashes of recipes: renamed and added keys of recipes must not change them."""
-    tables = load_experiments([path for path in SHIPPED if path.parent.name == "ablation"])
+    tables = load_tables([path for path in SHIPPED if path.parent.name == "ablation"])
     known = {(scale, run.key): run for scale in ("world", "real", "paper") for run in plan(tables, scale)}
     records = [p for p in (ROOT / "results/ablation").rglob("*.json") if "tasks" in json.loads(p.read_text())]
     assert len(records) >= 110

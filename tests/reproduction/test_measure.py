@@ -1,18 +1,18 @@
 """What is measured on a run: only what was asked for, on splits that exist; probes fitted once."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from equiav.build import build_bank, build_inputs, build_model
-from equiav.build import build_dataset, present_splits, with_data
+from equiav.build import build_bank, build_dataset, build_model, present_splits, with_data
 from equiav.config import ShardsConfig
-from equiav.data import META, label_names, multi_hot, vocabulary
+from equiav.data import META, labels_of, multi_hot, vocabulary
 from equiav.errors import DataError
-from equiav.evaluation import linear_probe, pooled_features, retrieval_record
+from equiav.evaluation import Retrieval, linear_probe, read_tokens
 from equiav.inference import LoadedModel
+from equiav.models import mean_pool
 from equiav.reproduction import RetrievalSet, measure
-from equiav.types import Modality
 from tests.data.test_paired import make_collection
 from tests.training.small import small_config
 
@@ -20,7 +20,7 @@ OTHER = RetrievalSet(data="elsewhere")
 
 
 def loaded_of(config):
-    banks = {m: build_bank(config, m) for m in Modality}
+    banks = {m: build_bank(config, m) for m in ("audio", "visual")}
     return LoadedModel(build_model(config).eval(), config, banks, {"step": 0})
 
 
@@ -85,11 +85,10 @@ def test_each_split_is_judged_as_by_a_probe_of_its_own():
     """Splits are scored together; their mean APs are those of a probe judged on each alone."""
     loaded = loaded_of(small_config("data.count=40", "data.validation=12", "data.test=10"))
     found = measure.measure_own(loaded, frozenset({"probe"}), lambda line: None)
-    inputs = build_inputs(loaded.config.audio)
     clips = {split: build_dataset(loaded.config, split) for split in ("train", "validation", "test")}
     classes = vocabulary(clips["train"])
     parts = {
-        split: (pooled_features(loaded.model, part, inputs)[Modality.AUDIO], multi_hot(label_names(part), classes))
+        split: (read_tokens(loaded, part, lambda m, h: [mean_pool(h)])["audio"][0], multi_hot(labels_of(part), classes))
         for split, part in clips.items()
     }
     for split in ("validation", "test"):
@@ -107,9 +106,9 @@ def test_a_bank_of_s_is_measured_beside_the_stored_one():
         assert said == ["measuring retrieval", f"measuring retrieval with a bank of {size}"]
         test = build_dataset(loaded.config, "test")
         small = loaded.config.model_copy(update={"bank": loaded.config.bank.model_copy(update={"size": size})})
-        banks = {m: build_bank(small, m) for m in Modality}
-        assert banks[Modality.AUDIO].shape[0] == size
-        with_bank = retrieval_record(loaded.model, test, build_inputs(small.audio), banks, "centroid")
+        banks = {m: build_bank(small, m) for m in ("audio", "visual")}
+        assert banks["audio"].shape[0] == size
+        with_bank = Retrieval()(replace(loaded, banks=banks), test)["retrieval"]
         assert found["test"]["retrieval_bank_s"] == with_bank
         assert found["test"]["retrieval"] == measure.measure_retrieval(loaded, test)
         assert set(found["validation"]) == tasks

@@ -8,8 +8,7 @@ from equiav.build import build_model
 from equiav.config import load_config
 from equiav.errors import ConfigError
 from equiav.evaluation import encoder_passes
-from equiav.reproduction import finetune_recipe, load_tables, plan, portable, row_run, run_key
-from equiav.reproduction import task_facts
+from equiav.reproduction import finetune_recipe, load_tables, plan, portable, row_run, run_key, task_facts
 from equiav.training import Trainer
 from tests.reproduction.small import PLAIN, ROOT, SMOKE, loaded, table, write
 from tests.training.small import small_config

@@ -96,7 +96,7 @@ def test_sizes_of_data_share_their_held_out_scenes():
     sizes = [len(build_dataset(c, "train")) for c in configs]
     assert sizes == sorted(set(sizes))
     for split in ("validation", "test"):
-        assert len({build_dataset(c, split).name(0) for c in configs}) == 1
+        assert len({build_dataset(c, split).clip(0).id for c in configs}) == 1
 
 
 def note(scale="world", **claim):
