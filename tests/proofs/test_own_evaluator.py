@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch.nn.functional as F
 
 from equiav.evaluation import Results, both_ranks, embed_dataset
 from equiav.training import Trainer
