@@ -105,7 +105,7 @@ def test_results_of_finished_runs_are_still_found():
 
 
 def test_the_canonical_dump_has_the_first_formats_keys():
-    first = json.loads((ROOT / "tests/ablation/defaults.json").read_text())["ablation_world"]
+    first = json.loads((ROOT / "tests/reproduction/defaults.json").read_text())["ablation_world"]
     dump = canonical_dump(load_config(ROOT / "configs/pretrain/ablation_world.yaml"))
     assert set(dump) == {*first, "seed", "weights", "classifier", "finetune", "data"} | set(first)
     for section in ("objective", "optim", "train", "audio", "visual", "bank"):
@@ -126,7 +126,7 @@ def mine(monkeypatch):
             self.gain = gain
 
     class Clips(WorldDataset):
-        def __init__(self, split, count):
+        def __init__(self, config, split, count):
             super().__init__(World(0, 32, 1.0), SPLITS.index(split) * count, count)
 
     module = ModuleType("mine")
@@ -151,7 +151,7 @@ def test_a_modality_may_have_an_encoder_of_its_own_size():
     config = parse_config({**MICRO, "model": {**MICRO["model"], "visual": {"encoder": own}}}, "test")
     model = build_model(config)
     assert (model.audio.f.width, model.visual.f.width) == (32, 16)
-    assert model.visual.embed(torch.zeros(2, 3, 32, 32), torch.zeros(4, 18), "centroid").shape == (2, 16)
+    assert model.embed("visual", torch.zeros(2, 3, 32, 32), torch.zeros(4, 18)).shape == (2, 16)
 
 
 @pytest.mark.parametrize(
