@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from equiav.ablation.experiment import Column, Row
-from equiav.ablation.plan import load_experiments
-from equiav.ablation.records import Folders
-from equiav.ablation.summary import Results, collect
+from equiav.ablation import Column, Folders, Results, Row, collect, load_experiments
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = {"V2A R@10": "V->A R@10", "A2V R@10": "A->V R@10", "A": "linear probe of the sound, mAP"}

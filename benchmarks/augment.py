@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from equiav.augment.pipeline import Pipeline, audio_pipeline, visual_pipeline
+from equiav.augment import Pipeline, audio_pipeline, visual_pipeline
 from equiav.provenance import provenance, write_json
 
 BATCH, VECTORS, REPEATS = 64, 16, 7

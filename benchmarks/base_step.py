@@ -9,11 +9,9 @@ import torch
 
 from equiav.build import build_inputs, build_model, build_pipelines
 from equiav.config import Config
-from equiav.losses.equiav import LossWeights
+from equiav.losses import LossWeights
 from equiav.randomness import stream
-from equiav.training.objectives import Objective, StepDraws, draw_step
-from equiav.training.optim import adamw
-from equiav.training.step import Step
+from equiav.training import Objective, Step, StepDraws, adamw, draw_step
 from equiav.types import Batch
 
 SIZES = ("base", "small", "tiny", "micro")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from equiav.build_data import build_clips, with_data
-from equiav.evaluation.equivariance import equivariance_record
+from equiav.evaluation import equivariance_record
 from equiav.inference import load_model
 from equiav.provenance import provenance, write_json
 

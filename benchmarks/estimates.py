@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from equiav.search.compressed import code_parts, lists_for
+from equiav.search import code_parts, lists_for
 
 CLIPS_OF_AUDIOSET, EPOCHS = 1_893_278, 20
 COLLECTION = 100_000_000

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from base_step import SIZES, Stepper, config_of
-from equiav.data.loader import Schedule, training_batches
-from equiav.data.shards import ShardDataset
+from equiav.data import Schedule, ShardDataset, training_batches
 from equiav.provenance import provenance, write_json
 from equiav.types import Batch
 

@@ -22,7 +22,7 @@ import torch
 
 from equiav.config import load_config
 from equiav.provenance import provenance, write_json
-from equiav.training.finetune import finetune
+from equiav.training import finetune
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/finetune.json"

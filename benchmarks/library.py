@@ -16,8 +16,7 @@ from typing import Any
 
 import equiav
 from equiav.provenance import provenance, write_json
-from equiav.search.build import index_media
-from equiav.search.query import ask
+from equiav.search import ask, index_media
 
 RESULTS = Path(__file__).parent / "results"
 FIRST = (1, 5)

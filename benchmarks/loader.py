@@ -16,13 +16,11 @@ from pathlib import Path
 
 import torch
 
-from equiav.augment.pipeline import audio_pipeline, visual_pipeline
-from equiav.data.dataset import collate
-from equiav.data.shards import ShardDataset
-from equiav.media.image import normalise, to_float
-from equiav.media.spectrogram import FilterBank, standardise
+from equiav.augment import audio_pipeline, visual_pipeline
+from equiav.data import ShardDataset, collate
+from equiav.media import FilterBank, normalise, standardise, to_float
 from equiav.provenance import provenance, write_json
-from equiav.training.objectives import draw_step
+from equiav.training import draw_step
 from equiav.types import Modality
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from equiav.build_data import build_clips
-from equiav.evaluation.heat import METHODS
-from equiav.evaluation.localisation import localisation_record, localise_dataset, method_of
+from equiav.evaluation import METHODS, localisation_record, localise_dataset, method_of
 from equiav.inference import LoadedModel, load_model
 from equiav.provenance import provenance, write_json
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from base_step import SIZES, Stepper, config_of
 from equiav.provenance import provenance, write_json
-from equiav.report.figures import curves, new_figure, save
+from equiav.report import curves, new_figure, save
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "memory.json"

@@ -17,11 +17,11 @@ from pathlib import Path
 from equiav.build import build_bank, build_inputs, build_model
 from equiav.build_data import build_clips
 from equiav.config import load_config
-from equiav.evaluation.benchmark import Record, retrieval_record
+from equiav.evaluation import Record, retrieval_record
 from equiav.inference import load_model
-from equiav.models.equiav import EquiAV
+from equiav.models import EquiAV
 from equiav.provenance import provenance, write_json
-from equiav.training.launch import train_on_cores
+from equiav.training import train_on_cores
 from equiav.types import Modality
 
 ROOT = Path(__file__).parents[1]

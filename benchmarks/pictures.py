@@ -19,15 +19,13 @@ from torch import Tensor
 
 from equiav.build import build_pipelines
 from equiav.build_data import build_clips
-from equiav.data.boxes import picture_boxes
-from equiav.data.dataset import ClipDataset, WorldDataset
-from equiav.evaluation.localisation import heat_maps
+from equiav.data import ClipDataset, WorldDataset, picture_boxes
+from equiav.evaluation import heat_maps
 from equiav.inference import LoadedModel, load_model
-from equiav.media.image import normalise, to_float
-from equiav.models.equiav import centroid, mean_pool
+from equiav.media import normalise, to_float
+from equiav.models import centroid, mean_pool
 from equiav.randomness import stream
-from equiav.report.figures import new_figure, picture_row, save
-from equiav.report.overlay import heat_overlay, outlined
+from equiav.report import heat_overlay, new_figure, outlined, picture_row, save
 from equiav.types import Modality
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

@@ -22,8 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from equiav.data.prepare import find_sources
-from equiav.data.shards import ShardDataset
+from equiav.data import ShardDataset, find_sources
 from equiav.provenance import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "prepare.json"

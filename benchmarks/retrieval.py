@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equiav.evaluation.retrieval import retrieve
+from equiav.evaluation import retrieve
 from equiav.provenance import provenance, write_json
 from equiav.types import Embeddings
 

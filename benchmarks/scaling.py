@@ -83,7 +83,7 @@ def media(folder: Path, count: int) -> Path:
 
 
 def prepare_stage(folder: Path, count: int) -> int:
-    from equiav.data.prepare import find_sources, prepare
+    from equiav.data import find_sources, prepare
 
     sources = find_sources(folder / f"media-{count}")
     return prepare(sources, folder / f"shards-{count}", workers=1, short_side=48, frames=2).clips
@@ -92,8 +92,8 @@ def prepare_stage(folder: Path, count: int) -> int:
 def embed_stage(folder: Path, count: int) -> int:
     from equiav.build import build_bank, build_inputs, build_model
     from equiav.config import load_config
-    from equiav.data.shards import ShardDataset
-    from equiav.evaluation.embed import embed_dataset
+    from equiav.data import ShardDataset
+    from equiav.evaluation import embed_dataset
     from equiav.types import Modality
 
     config = load_config(ROOT / "configs/pretrain/smoke.yaml")
@@ -104,8 +104,7 @@ def embed_stage(folder: Path, count: int) -> int:
 
 
 def index_stage(folder: Path, count: int) -> int:
-    from equiav.search.records import Entry
-    from equiav.search.store_local import LocalStore
+    from equiav.search import Entry, LocalStore
 
     place = folder / f"index-{count}"
     LocalStore.create(place)
@@ -148,7 +147,7 @@ def measured(stage: str, folder: Path, count: int) -> dict[str, Any]:
 
 
 def plot(record: dict[str, Any], path: Path) -> None:
-    from equiav.report.figures import curves, new_figure, save
+    from equiav.report import curves, new_figure, save
 
     figure = new_figure(9, 3.4)
     left, right = figure.subplots(1, 2)

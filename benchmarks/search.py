@@ -26,9 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.search import compressed
-from equiav.search.records import Entry
-from equiav.search.store_local import LocalStore
+from equiav.search import Entry, LocalStore, compressed
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "search.json"
@@ -157,7 +155,7 @@ def step(name: str, folder: Path, args: argparse.Namespace, noise: float) -> dic
 
 def draw_curve(record: dict[str, Any]) -> None:
     """Recall against the processor's time, which other work on the machine does not change."""
-    from equiav.report.figures import new_figure, save
+    from equiav.report import new_figure, save
 
     figure = new_figure(9.0, 3.6)
     axes = figure.subplots(1, len(record["noise"]), sharey=True)

@@ -11,9 +11,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from equiav.data.index import read_meta
+from equiav.data import read_meta
 from equiav.provenance import provenance, write_json
-from equiav.search.index import Index
+from equiav.search import Index
 
 RESULTS = Path(__file__).parent / "results" / "storage.json"
 

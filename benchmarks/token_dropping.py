@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from base_step import SIZES, Stepper, config_of
-from equiav.ablation.statistics import paired_difference
+from equiav.ablation import paired_difference
 from equiav.build import build_inputs
 from equiav.build_data import build_clips
-from equiav.evaluation.benchmark import retrieval_record
+from equiav.evaluation import retrieval_record
 from equiav.inference import load_model
 from equiav.provenance import provenance, write_json
-from equiav.training.launch import train_on_cores
+from equiav.training import train_on_cores
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "configs/pretrain/ablation_world.yaml"

@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 from base_step import Stepper, config_of, saved_gb
 from equiav.provenance import provenance, write_json
 from equiav.randomness import stream
-from equiav.training.objectives import Objective
+from equiav.training import Objective
 from equiav.types import Modality
 
 BATCH, COUNTS, PART_TURNS = 4, (1, 16), 21

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from equiav.config import load_config
 from equiav.provenance import provenance, write_json
-from equiav.report.figures import curves, new_figure, save
-from equiav.training.launch import train_on_cores
+from equiav.report import curves, new_figure, save
+from equiav.training import train_on_cores
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "configs/pretrain/world.yaml"

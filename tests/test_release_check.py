@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tools.release_check import INFERENCE, SOURCE, Unfit, commands, environment, run, sdist_faults, wheel_faults
 
-from equiav.training.trainer import Trainer
+from equiav.training import Trainer
 from tests.training.small import small_config
 
 HERE = Path(sys.executable)

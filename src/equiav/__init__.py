@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from equiav.inference import Embedder, load_model
-    from equiav.search.index import Index
+    from equiav.search import Index
 
 __version__ = "0.1.0"
 __all__ = ["Embedder", "Index", "__version__", "load_model"]

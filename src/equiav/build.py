@@ -5,11 +5,18 @@ from __future__ import annotations
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
-from equiav.augment.base import Augmentation
-from equiav.augment.geometry import HorizontalFlip, RandomResizedCrop, TimeShift
-from equiav.augment.pipeline import Pipeline, VectorSource, audio_pipeline, visual_pipeline
-from equiav.augment.released import ReleasedVectors
-from equiav.augment.spectral import SpecAugment
+from equiav.augment import (
+    Augmentation,
+    HorizontalFlip,
+    Pipeline,
+    RandomResizedCrop,
+    ReleasedVectors,
+    SpecAugment,
+    TimeShift,
+    VectorSource,
+    audio_pipeline,
+    visual_pipeline,
+)
 from equiav.config import (
     AudioConfig,
     AugmentConfig,
@@ -24,15 +31,22 @@ from equiav.config import (
     VisualConfig,
 )
 from equiav.errors import ConfigError
-from equiav.media.inputs import Inputs
-from equiav.media.spectrogram import FilterBank
-from equiav.models.classifier import Classifier, modalities
-from equiav.models.equiav import Branch, EquiAV
-from equiav.models.heads import ProjectionHead
-from equiav.models.layers import initialise
-from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor
-from equiav.models.released import ReleasedSizes
-from equiav.models.vit import SIZES, Size, ViT
+from equiav.media import FilterBank, Inputs
+from equiav.models import (
+    SIZES,
+    AttentionPredictor,
+    Branch,
+    Classifier,
+    EquiAV,
+    HypernetworkPredictor,
+    LinearPredictor,
+    ProjectionHead,
+    ReleasedSizes,
+    Size,
+    ViT,
+    initialise,
+    modalities,
+)
 from equiav.randomness import stream
 from equiav.types import Modality
 

@@ -8,20 +8,34 @@ from pathlib import Path
 from typing_extensions import assert_never
 
 from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig
-from equiav.data.benchmarks import read_retrieval_list, select
-from equiav.data.cavmae import CavMaeDataset, read_cavmae, read_weights
-from equiav.data.dataset import Chosen, ClipDataset, WorldDataset
-from equiav.data.index import META, SHARDS, SPLITS, read_meta
-from equiav.data.labelled import LabelledClips
-from equiav.data.labels import label_names
-from equiav.data.loader import Schedule, balanced_weights
-from equiav.data.manifest import Split
-from equiav.data.paired import PairedDataset, PairedSet, read_paired
-from equiav.data.paired_manifest import MANIFEST
-from equiav.data.shards import ShardDataset
-from equiav.data.world import Difficulty, World
+from equiav.data import (
+    MANIFEST,
+    META,
+    SHARDS,
+    SPLITS,
+    CavMaeDataset,
+    Chosen,
+    ClipDataset,
+    Difficulty,
+    LabelledClips,
+    PairedDataset,
+    PairedSet,
+    Schedule,
+    ShardDataset,
+    Split,
+    World,
+    WorldDataset,
+    balanced_weights,
+    label_names,
+    read_cavmae,
+    read_meta,
+    read_paired,
+    read_retrieval_list,
+    read_weights,
+    select,
+)
 from equiav.errors import ConfigError, DataError
-from equiav.media.spectrogram import HOP_SECONDS
+from equiav.media import HOP_SECONDS
 
 
 def build_world(cfg: WorldConfig, size: int, sample_rate: int) -> World:

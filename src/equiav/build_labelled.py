@@ -10,14 +10,23 @@ from numpy.typing import NDArray
 
 from equiav.build_data import build_clips, with_statistics
 from equiav.config import ClassifierConfig, Config, FinetuneConfig, PairedConfig, ShardsConfig
-from equiav.data.dataset import Chosen, ClipDataset
-from equiav.data.index import SPLITS, Index
-from equiav.data.labelled import LabelledClips, Targets, hold_out, read_classes
-from equiav.data.labels import Labels, label_names, vocabulary
-from equiav.data.manifest import Split
-from equiav.data.shards import ShardDataset
+from equiav.data import (
+    SPLITS,
+    Chosen,
+    ClipDataset,
+    Index,
+    LabelledClips,
+    Labels,
+    ShardDataset,
+    Split,
+    Targets,
+    hold_out,
+    label_names,
+    read_classes,
+    vocabulary,
+)
 from equiav.errors import ConfigError, DataError
-from equiav.models.classifier import modalities
+from equiav.models import modalities
 
 Part = tuple[ClipDataset, NDArray[np.int64]]  # a set, and which of its clips
 

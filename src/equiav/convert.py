@@ -14,17 +14,21 @@ from equiav.config import Config
 from equiav.errors import CheckpointError, WeightsError
 from equiav.files import write_whole
 from equiav.inference import BANK, save_model
-from equiav.models.classifier import Mode
-from equiav.models.released import (
+from equiav.models import (
     HEAD_WIDTH,
     PREDICTOR_HEADS,
+    Mode,
+    State,
     finetuned_from_released,
+    from_mae,
     from_released,
+    is_mae,
     kind_of_released,
+    load_strict,
+    read_state,
     released_sizes,
     to_released,
 )
-from equiav.models.weights import State, from_mae, is_mae, load_strict, read_state
 
 
 def convert(source: Path, out: Path, *, mode: Mode | None = None, heads: int | None = None, seed: int = 0) -> str:

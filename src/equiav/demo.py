@@ -18,26 +18,36 @@ from equiav.build import build_inputs
 from equiav.build_data import build_clips
 from equiav.checkpoint import checkpoints_of
 from equiav.config import load_config, shipped_recipe
-from equiav.data.dataset import WorldDataset, evenly_spaced
-from equiav.data.labels import label_names, multi_hot
-from equiav.data.world import KINDS
+from equiav.data import KINDS, WorldDataset, evenly_spaced, label_names, multi_hot
 from equiav.errors import ConfigError
-from equiav.evaluation.benchmark import Sides
-from equiav.evaluation.embed import embed_dataset
-from equiav.evaluation.equivariance import equivariance_record
-from equiav.evaluation.equivariance_report import part_table, similarity_table
-from equiav.evaluation.exhibits import EXAMPLES, exhibits
-from equiav.evaluation.localisation import Localised, localisation_record, localise_dataset, subsets
-from equiav.evaluation.localisation_report import example_rows, figures_table
-from equiav.evaluation.output import REPORT, RESULTS
-from equiav.evaluation.probe import pooled_features, probe
-from equiav.evaluation.retrieval import RetrievalResult, chance, retrieve
-from equiav.evaluation.retrieval_report import against_chance, sound_row
+from equiav.evaluation import (
+    EXAMPLES,
+    REPORT,
+    RESULTS,
+    Localised,
+    RetrievalResult,
+    Sides,
+    against_chance,
+    chance,
+    embed_dataset,
+    equivariance_record,
+    example_rows,
+    exhibits,
+    figures_table,
+    localisation_record,
+    localise_dataset,
+    part_table,
+    pooled_features,
+    probe,
+    retrieve,
+    similarity_table,
+    sound_row,
+    subsets,
+)
 from equiav.inference import LoadedModel, load_model
 from equiav.provenance import provenance, write_json
-from equiav.report.figures import curves, matrix, new_figure, png
-from equiav.report.html import Page, cards, table
-from equiav.training.launch import train_on_cores
+from equiav.report import Page, cards, curves, matrix, new_figure, png, table
+from equiav.training import train_on_cores
 from equiav.types import Embeddings, Modality
 
 PROBE_CLIPS = 2000

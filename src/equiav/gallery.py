@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from equiav.data.world import Scene, World
-from equiav.media.spectrogram import FilterBank
-from equiav.report.figures import new_figure, png, spectrogram_row
-from equiav.report.html import Page, image, picture_png, player, row
-from equiav.report.overlay import outlined
+from equiav.data import Scene, World
+from equiav.media import FilterBank
+from equiav.report import Page, image, new_figure, outlined, picture_png, player, png, row, spectrogram_row
 
 SCALE = 3
 

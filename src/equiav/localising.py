@@ -9,22 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equiav.data.manifest import Source
-from equiav.data.sources import find_sources
+from equiav.data import Source, find_sources
 from equiav.errors import DataError, EquiAVError
-from equiav.evaluation.heat import Method
-from equiav.evaluation.localisation import localise, method_of
-from equiav.evaluation.localisation_report import clip_cells, overlay, representative_cells
-from equiav.evaluation.output import REPORT
-from equiav.evaluation.representative import representative
+from equiav.evaluation import (
+    REPORT,
+    Method,
+    clip_cells,
+    localise,
+    method_of,
+    overlay,
+    representative,
+    representative_cells,
+)
 from equiav.files import write_whole
 from equiav.inference import LoadedModel, load_model
-from equiav.media.decode import decode
-from equiav.media.image import square
-from equiav.media.spectrogram import HOP_SECONDS
+from equiav.media import HOP_SECONDS, decode, square
 from equiav.progress import Countdown
-from equiav.report.html import Page, picture_png, player, row
-from equiav.types import Clip
+from equiav.report import Page, picture_png, player, row
+from equiav.types import DecodedClip
 
 Skipped = list[tuple[Path, str]]
 
@@ -82,12 +84,12 @@ def named_apart(sources: Sequence[Source]) -> dict[str, Path]:
     return named
 
 
-def _read(loaded: LoadedModel, path: Path, frames: int, seconds: float) -> Clip:
+def _read(loaded: LoadedModel, path: Path, frames: int, seconds: float) -> DecodedClip:
     return decode(path, sample_rate=loaded.config.audio.sample_rate, frames=frames, seconds=seconds)
 
 
 def _clip(
-    loaded: LoadedModel, clip: Clip, other: Tensor | None, out: Path, *, method: Method, nearest: bool, seed: int
+    loaded: LoadedModel, clip: DecodedClip, other: Tensor | None, out: Path, *, method: Method, nearest: bool, seed: int
 ) -> list[str]:
     """The rows of one clip on the page; its overlays are written on the way, `out` with a number behind it."""
     sound = clip.waveform if other is None else other

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +20,41 @@ class Modality(str, Enum):
     VISUAL = "visual"
 
 
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Box = tuple[float, float, float, float]  # x0, y0, x1, y1 as fractions of the whole frame
+
+
 @dataclass(frozen=True)
 class Clip:
+    """What is known of a clip, the same record from manifest through shards to index and search hit.
+
+    `id` is unique in its collection; `source` names the media file for people and stays the same when files move;
+    `path` is where it lies. Without `seconds` the clip goes on to the end of the file. `split` None: decided by `group`,
+    which keeps what belongs together (clips of one video) in one split. `metadata` are further columns of a manifest.
+    """
+
+    id: str
+    source: str = ""
+    path: Path | None = None
+    start: float = 0.0
+    seconds: float | None = None
+    labels: tuple[str, ...] = ()
+    split: Split | None = None
+    group: str = ""
+    fold: int | None = None
+    boxes: tuple[Box, ...] = ()
+    text: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def end(self) -> float:
+        """Where it ends in its file, in seconds; its start where the length is not known."""
+        return self.start + (self.seconds or 0.0)
+
+
+@dataclass(frozen=True)
+class DecodedClip:
     """A decoded excerpt: mono waveform in [-1, 1] and frames as uint8; either may be missing."""
 
     name: str

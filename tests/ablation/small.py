@@ -4,8 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from equiav.ablation.plan import Experiment, load_experiments, plan, portable
-from equiav.ablation.records import Folders
+from equiav.ablation import Experiment, Folders, load_experiments, plan, portable
 from equiav.provenance import write_json
 
 ROOT = Path(__file__).parents[2]

@@ -5,9 +5,7 @@ import re
 
 import pytest
 
-from equiav.ablation.experiment import load_table
-from equiav.ablation.plan import FINETUNING, load_experiments, plan, row_run
-from equiav.ablation.tasks import finetune_recipe
+from equiav.ablation import FINETUNING, finetune_recipe, load_experiments, load_table, plan, row_run
 from equiav.build_data import build_clips
 from equiav.config import load_config
 from equiav.errors import ConfigError

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from equiav.ablation import measure
-from equiav.ablation.experiment import RetrievalSet
+from equiav.ablation import RetrievalSet, measure
 from equiav.build import build_bank, build_model
 from equiav.build_data import build_clips, present_splits, with_data
 from equiav.config import ShardsConfig
-from equiav.data.index import META
+from equiav.data import META
 from equiav.errors import DataError
 from equiav.inference import LoadedModel
 from equiav.types import Modality

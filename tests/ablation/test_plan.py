@@ -2,7 +2,7 @@
 
 import pytest
 
-from equiav.ablation.plan import load_experiments, plan, portable, run_key
+from equiav.ablation import load_experiments, plan, portable, run_key
 from equiav.config import load_config
 from equiav.errors import ConfigError
 from tests.ablation.small import PLAIN, SMOKE, experiment, table

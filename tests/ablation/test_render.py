@@ -5,10 +5,7 @@ import io
 
 import pytest
 
-from equiav.ablation.plot import table_figure
-from equiav.ablation.records import Folders, figure
-from equiav.ablation.render import csv_text, markdown, write_table
-from equiav.ablation.summary import collect
+from equiav.ablation import Folders, collect, csv_text, figure, markdown, table_figure, write_table
 from tests.ablation.small import experiment, pretend, table
 
 FIGURES = {"plain": (20.0, 50.0, None), "full": (21.0, 47.0, 0.8)}

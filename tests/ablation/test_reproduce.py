@@ -4,10 +4,7 @@ import re
 
 import pytest
 
-from equiav.ablation.paper import ITEMS
-from equiav.ablation.plan import load_experiments
-from equiav.ablation.records import Folders
-from equiav.ablation.reproduce import shipped_tables, write_reproduction
+from equiav.ablation import ITEMS, Folders, load_experiments, shipped_tables, write_reproduction
 from equiav.errors import ConfigError
 from tests.ablation.small import ROOT, pretend
 

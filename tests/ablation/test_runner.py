@@ -13,15 +13,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from equiav.ablation.plan import load_experiments, plan
-from equiav.ablation.records import Folders, figure, missing
-from equiav.ablation.worker import perform, resumable
+from equiav.ablation import Folders, figure, load_experiments, missing, perform, plan, resumable
 from equiav.checkpoint import checkpoints_of
 from equiav.cli import app
 from equiav.config import load_config
 from equiav.errors import Busy, EquiAVError
 from equiav.files import locked
-from equiav.training.trainer import Trainer
+from equiav.training import Trainer
 from tests.ablation.small import PLAIN, ROOT, SMOKE, TINY, experiment, table, write
 
 pytestmark = pytest.mark.process

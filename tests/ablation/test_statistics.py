@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from equiav.ablation.statistics import paired_difference, student_quantile, summary, verdict
+from equiav.ablation import paired_difference, student_quantile, summary, verdict
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 4, 9, 50, 1000])

@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from equiav.augment.base import Draw
-from equiav.augment.pipeline import audio_pipeline, visual_pipeline
+from equiav.augment import Draw, audio_pipeline, visual_pipeline
 
 PIPELINES = {"audio": audio_pipeline(), "visual": visual_pipeline()}
 PARTS = [(m, name) for m, p in PIPELINES.items() for name in p.parts]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from equiav.data.benchmark_files import Coverage, read_vocabulary
-from equiav.data.benchmarks import NAMES, read_benchmark, read_retrieval_list, select
+from equiav.data import NAMES, Coverage, read_benchmark, read_retrieval_list, read_vocabulary, select
 from equiav.errors import DataError
 
 

@@ -9,10 +9,17 @@ import pytest
 import torch
 from PIL import Image
 
-from equiav.data.benchmarks import read_vocabulary
-from equiav.data.cavmae import CavMaeDataset, read_cavmae, read_weights
-from equiav.data.dataset import ClipDataset
-from equiav.data.loader import Schedule, balanced_weights, evaluation_batches, training_batches
+from equiav.data import (
+    CavMaeDataset,
+    ClipDataset,
+    Schedule,
+    balanced_weights,
+    evaluation_batches,
+    read_cavmae,
+    read_vocabulary,
+    read_weights,
+    training_batches,
+)
 from equiav.errors import DataError, MediaError
 
 LABELS = ["/m/a", "/m/a,/m/b", "/m/b", "/m/a"]

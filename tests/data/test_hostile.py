@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equiav.data.index import read_skipped
-from equiav.data.prepare import find_sources, prepare
-from equiav.data.shards import ShardDataset
+from equiav.data import ShardDataset, find_sources, prepare, read_skipped
 from tests.media.making import sine, write_media
 
 pytestmark = pytest.mark.process

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from equiav.data.loader import Schedule, apart, balanced_weights, evaluation_batches, training_batches
+from equiav.data import Schedule, apart, balanced_weights, evaluation_batches, training_batches
 from equiav.errors import DataError
 from equiav.types import Sample
 

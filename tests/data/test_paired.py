@@ -11,10 +11,20 @@ import pytest
 import torch
 from PIL import Image
 
-from equiav.data.dataset import ClipDataset
-from equiav.data.loader import Schedule, evaluation_batches, training_batches
-from equiav.data.paired import PairedDataset, loudest, read_paired
-from equiav.data.paired_manifest import SPLITS, Entry, assign_splits, open_files, read_manifest
+from equiav.data import (
+    SPLITS,
+    ClipDataset,
+    Entry,
+    PairedDataset,
+    Schedule,
+    assign_splits,
+    evaluation_batches,
+    loudest,
+    open_files,
+    read_manifest,
+    read_paired,
+    training_batches,
+)
 from equiav.errors import DataError, MediaError
 
 HEADER = ("path", "kind", "class", "split", "source", "licence", "duration_s")

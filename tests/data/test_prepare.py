@@ -16,16 +16,25 @@ import numpy as np
 import pytest
 import torch
 
-from equiav.data import finish
-from equiav.data.assembly import Assembly
-from equiav.data.finish import merge
-from equiav.data.index import Index, read_meta, read_skipped
-from equiav.data.manifest import Source, split_of
-from equiav.data.pool import CRASHED, SLOW, Failure, run_isolated
-from equiav.data.prepare import find_sources, prepare
-from equiav.data.shards import ShardDataset
+from equiav.data import (
+    CRASHED,
+    SLOW,
+    Assembly,
+    Failure,
+    Index,
+    ShardDataset,
+    Source,
+    find_sources,
+    finish,
+    merge,
+    prepare,
+    read_meta,
+    read_skipped,
+    run_isolated,
+    split_of,
+)
 from equiav.errors import Busy, DataError
-from equiav.media.spectrogram import FilterBank
+from equiav.media import FilterBank
 from tests.media.making import number_of, sine, write_media
 
 pytestmark = pytest.mark.process
@@ -119,7 +128,7 @@ def test_statistics_are_those_of_the_training_clips(whole):
 RUN = """
 import sys
 from pathlib import Path
-from equiav.data.prepare import find_sources, prepare
+from equiav.data import find_sources, prepare
 prepare(find_sources(Path(sys.argv[1])), Path(sys.argv[2]), workers=2, clip_seconds=2.0, short_side=48,
         shard_bytes=60_000)
 """

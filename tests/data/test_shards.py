@@ -13,12 +13,19 @@ import torch
 import webdataset
 from PIL import Image
 
-from equiav.data.dataset import ClipDataset
-from equiav.data.inspection import write_inspection
-from equiav.data.loader import Schedule, evaluation_batches, training_batches
-from equiav.data.manifest import Source
-from equiav.data.prepare import find_sources, prepare
-from equiav.data.shards import ShardDataset, flac, read_flac
+from equiav.data import (
+    ClipDataset,
+    Schedule,
+    ShardDataset,
+    Source,
+    evaluation_batches,
+    find_sources,
+    flac,
+    prepare,
+    read_flac,
+    training_batches,
+    write_inspection,
+)
 from equiav.errors import DataError
 from tests.media.making import sine, write_media
 

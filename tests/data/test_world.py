@@ -6,9 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from equiav.data import scenery, voices
-from equiav.data.things import HUES, PITCHES, RADII, TEMPI
-from equiav.data.world import KINDS, Difficulty, Scene, Thing, World, attribute_similarity
+from equiav.data import (
+    HUES,
+    KINDS,
+    PITCHES,
+    RADII,
+    TEMPI,
+    Difficulty,
+    Scene,
+    Thing,
+    World,
+    attribute_similarity,
+    scenery,
+    voices,
+)
 from equiav.errors import DataError
 
 WORLD = World(seed=3)

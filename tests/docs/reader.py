@@ -12,10 +12,9 @@ import torch
 from PIL import Image
 
 from equiav.build import build_model
-from equiav.data.manifest import split_of
-from equiav.data.world import World
+from equiav.data import World, split_of
 from equiav.inference import save_model
-from equiav.web.scenes import write_film
+from equiav.web import write_film
 from tests.data.test_benchmarks import MINIATURES, media_of
 from tests.docs.blocks import ROOT
 from tests.media.making import sine, write_media

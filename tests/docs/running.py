@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from equiav.cli import app
-from equiav.search.index import Index
+from equiav.search import Index
 
 # Only read by the program they name, and why. Everything else is run; what no page says any more must go from here.
 ONLY_READ = {

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from equiav.data.paired_manifest import read_manifest
-from equiav.data.sources import COLUMNS, find_sources
+from equiav.data import COLUMNS, find_sources, read_manifest
 from equiav.errors import EquiAVError
 from tests.docs.blocks import ROOT, Block, blocks, fenced_kind, indented_kind, pages
 from tests.docs.commands import check

@@ -12,10 +12,10 @@ from pathlib import Path
 from equiav.config import parse_config, Config, load_config
 from equiav.build import build_model, released_config
 from equiav.errors import EquiAVError
-from equiav.media.spectrogram import FilterBank
-from equiav.augment.pipeline import visual_pipeline
-from equiav.losses.contrastive import nt_xent, equimod
-from equiav.evaluation.retrieval import ranks
+from equiav.media import FilterBank
+from equiav.augment import visual_pipeline
+from equiav.losses import nt_xent, equimod
+from equiav.evaluation import ranks
 cfg = parse_config({"model": {"encoder": {"size": None, "width": 32, "depth": 1, "heads": 4},
     "predictor": {"query_width": 16, "heads": 2, "head_width": 8}, "heads": {"hidden": 16, "inter": 8, "intra": 8}},
     "audio": {"frames": 64, "bins": 32}, "visual": {"size": 32}}, "test")

@@ -11,9 +11,7 @@ from equiav.checkpoint import load_checkpoint
 from equiav.convert import convert
 from equiav.errors import CheckpointError, WeightsError
 from equiav.inference import load_model
-from equiav.models.released import from_released, released_sizes
-from equiav.models.vit import SIZES, Size
-from equiav.models.weights import from_mae, load_strict, read_state
+from equiav.models import SIZES, Size, from_mae, from_released, load_strict, read_state, released_sizes
 from equiav.types import Modality
 from tests.paper import golden_recipe as recipe
 

@@ -7,7 +7,7 @@ import torch
 from scipy.stats import norm
 from sklearn.metrics import accuracy_score, average_precision_score, confusion_matrix, roc_auc_score
 
-from equiav.evaluation.classification import (
+from equiav.evaluation import (
     accuracy,
     average_precision,
     classification_metrics,

@@ -3,7 +3,7 @@
 import pytest
 
 from equiav.config import Config
-from equiav.evaluation.cost import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_table
+from equiav.evaluation import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_table
 from equiav.types import Modality
 
 

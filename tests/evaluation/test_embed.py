@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from equiav.build import build_bank, build_inputs, build_model
 from equiav.build_data import build_clips
-from equiav.evaluation.embed import embed_dataset
+from equiav.evaluation import embed_dataset
 from equiav.types import Modality
 from tests.training.small import small_config
 
@@ -33,7 +33,7 @@ def test_batches_do_not_matter():
 def test_all_frames_are_the_mean_of_each():
     clips, model = build_clips(CONFIG, "validation"), build_model(CONFIG)
     whole = embed(all_frames=True)
-    from equiav.media.image import normalise, to_float
+    from equiav.media import normalise, to_float
 
     looks = []
     for k in range(clips.frames):

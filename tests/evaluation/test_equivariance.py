@@ -8,27 +8,35 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from equiav.augment.pipeline import audio_pipeline, neutral, visual_pipeline
+from equiav.augment import audio_pipeline, neutral, visual_pipeline
 from equiav.build import build_bank, build_inputs, build_model, build_pipelines
 from equiav.build_data import build_clips
-from equiav.data.dataset import collate
+from equiav.data import collate
 from equiav.errors import ConfigError, DataError
-from equiav.evaluation.equivariance import (
+from equiav.evaluation import (
+    COUNTS,
+    REAL,
+    approximation,
+    beside,
+    centred_cosine,
+    clip_means,
+    equivariance_lines,
+    equivariance_page,
     equivariance_record,
     evenly,
+    examples,
+    make_plan,
     measure,
     one_batch,
+    one_clip,
+    others_mean,
     part_records,
     predictor_similarity,
+    rank_among_draws,
 )
-from equiav.evaluation.equivariance_centroid import COUNTS, REAL, approximation, one_clip
-from equiav.evaluation.equivariance_examples import examples
-from equiav.evaluation.equivariance_plan import make_plan
-from equiav.evaluation.equivariance_report import equivariance_lines, equivariance_page
-from equiav.evaluation.equivariance_scores import beside, centred_cosine, clip_means, others_mean, rank_among_draws
 from equiav.inference import LoadedModel
-from equiav.media.image import normalise
-from equiav.models.equiav import mean_pool
+from equiav.media import normalise
+from equiav.models import mean_pool
 from equiav.randomness import stream
 from equiav.types import Modality
 from tests.training.small import small_config
@@ -272,7 +280,7 @@ def test_models_that_cannot_be_measured(overrides, message, clips):
 
 
 def test_no_clips(clips):
-    from equiav.data.dataset import Chosen
+    from equiav.data import Chosen
 
     with pytest.raises(DataError, match="no clips"):
         evenly(Chosen(clips, ()), 5)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from sklearn.neighbors import KNeighborsClassifier
 
 from equiav.errors import ShapeError
-from equiav.evaluation.knn import TEMPERATURE, nearest_votes
+from equiav.evaluation import TEMPERATURE, nearest_votes
 
 
 def theirs(k, x, y, queries):

@@ -11,17 +11,13 @@ from typer.testing import CliRunner
 from equiav.build import build_bank, build_model
 from equiav.build_data import build_clips
 from equiav.cli import app
-from equiav.data.boxes import picture_boxes, squared
-from equiav.data.manifest import Source
+from equiav.data import Source, picture_boxes, squared
 from equiav.errors import ConfigError, DataError, ShapeError
-from equiav.evaluation.heat import METHODS, default_method, token_scores, upsample
+from equiav.evaluation import METHODS, agreement, centre_prior, default_method, representative, token_scores, upsample
 from equiav.evaluation.localisation import _partners, heat_maps, localisation_record, localise_dataset
-from equiav.evaluation.pointing import agreement, centre_prior
-from equiav.evaluation.representative import representative
 from equiav.inference import LoadedModel, save_model
 from equiav.localising import named_apart
-from equiav.report.html import wav
-from equiav.report.overlay import heat_overlay
+from equiav.report import heat_overlay, wav
 from equiav.types import Modality
 from tests.media.making import write_media
 from tests.training.small import small_config

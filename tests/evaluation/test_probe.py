@@ -11,15 +11,26 @@ from sklearn.linear_model import LogisticRegression
 
 from equiav.build import build_bank, build_model
 from equiav.build_data import with_data
-from equiav.data.labels import label_names, multi_hot, one_each, vocabulary
-from equiav.data.manifest import Source
-from equiav.data.prepare import prepare
+from equiav.data import Source, label_names, multi_hot, one_each, prepare, vocabulary
 from equiav.errors import DataError
-from equiav.evaluation import features
-from equiav.evaluation.features import View, labelled_data, thin
-from equiav.evaluation.output import write_evaluation
-from equiav.evaluation.probe import fit_probe, guessing, judge, judge_views, linear_probe, neighbours, probe
-from equiav.evaluation.probe_report import evaluate_probe, probe_lines, probe_page, probe_record
+from equiav.evaluation import (
+    View,
+    evaluate_probe,
+    features,
+    fit_probe,
+    guessing,
+    judge,
+    judge_views,
+    labelled_data,
+    linear_probe,
+    neighbours,
+    probe,
+    probe_lines,
+    probe_page,
+    probe_record,
+    thin,
+    write_evaluation,
+)
 from equiav.inference import LoadedModel
 from equiav.types import Modality
 from tests.data.test_paired import make_collection, write_sound

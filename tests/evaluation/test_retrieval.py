@@ -8,24 +8,28 @@ import torch.nn.functional as F
 
 from equiav.build import build_bank, build_inputs, build_model
 from equiav.build_data import build_clips, with_data
-from equiav.data.dataset import evenly_spaced
+from equiav.data import evenly_spaced
 from equiav.errors import DataError, ShapeError
-from equiav.evaluation.benchmark import (
+from equiav.evaluation import (
     Sides,
+    both_ranks,
     class_figures,
+    class_retrieval,
+    embed_dataset,
     embed_sides,
     evaluate_retrieval,
     figures,
     further_banks,
+    ranks,
+    recall,
     retrieval_lines,
+    retrieval_page,
+    retrieve,
     run_record,
+    small_picture,
     spread,
+    write_evaluation,
 )
-from equiav.evaluation.embed import embed_dataset
-from equiav.evaluation.exhibits import small_picture
-from equiav.evaluation.output import write_evaluation
-from equiav.evaluation.retrieval import both_ranks, class_retrieval, ranks, recall, retrieve
-from equiav.evaluation.retrieval_report import retrieval_page
 from equiav.inference import LoadedModel
 from equiav.types import Modality
 from tests.data.test_paired import make_collection

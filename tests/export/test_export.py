@@ -14,10 +14,8 @@ import yaml
 from equiav.build import build_model
 from equiav.config import Config
 from equiav.errors import CheckpointError, EquiAVError
+from equiav.export import export, found_results, measurements, run_graph, shareable, write_graph
 from equiav.export import graphs as graphs_module
-from equiav.export.card import found_results, measurements
-from equiav.export.folder import export, shareable
-from equiav.export.graphs import run_graph, write_graph
 from equiav.inference import load_model, save_model
 from equiav.types import Modality
 from tests.training.small import small_config

@@ -10,9 +10,9 @@ from PIL import Image
 
 import equiav
 from equiav.errors import EquiAVError, MediaError, ShapeError
-from equiav.evaluation.embed import embed_dataset
+from equiav.evaluation import embed_dataset
 from equiav.inference import Embedder, EmbeddingError
-from equiav.media.clip import cuts
+from equiav.media import cuts
 from tests.inference.models import random_model, saved_model
 from tests.media.making import sine, write_media
 
@@ -224,8 +224,7 @@ def test_windows_of_what_is_missing(embedder, files, tmp_path):
 def test_as_in_evaluation_with_all_frames(embedder):
     """The picture vector of a clip has the direction of what evaluation uses."""
     from equiav.build import build_inputs
-    from equiav.data.dataset import WorldDataset
-    from equiav.data.world import World
+    from equiav.data import World, WorldDataset
 
     model = embedder.model
     clips = WorldDataset(World(seed=0, size=32, seconds=1.5), 0, 3)

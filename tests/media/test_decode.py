@@ -11,9 +11,7 @@ from PIL import Image
 from scipy.signal import resample_poly
 
 from equiav.errors import DataError, MediaError
-from equiav.media.clip import Cut, cuts, frame_times
-from equiav.media.container import Limits
-from equiav.media.decode import common_span, decode, open_media, read_clips
+from equiav.media import Cut, Limits, common_span, cuts, decode, frame_times, open_media, read_clips
 from tests.media.making import number_of, sine, write_media
 
 

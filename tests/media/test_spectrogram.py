@@ -1,6 +1,6 @@
 import torch
 
-from equiav.media.spectrogram import LOG_FLOOR, FilterBank, mel_bank
+from equiav.media import LOG_FLOOR, FilterBank, mel_bank
 
 
 def test_unequal_lengths_equal_one_by_one(rng):

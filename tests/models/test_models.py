@@ -5,9 +5,7 @@ import torch
 
 from equiav.build import build_model, build_predictor
 from equiav.config import Config, PredictorConfig, parse_config
-from equiav.models.equiav import mean_pool
-from equiav.models.predictor import HypernetworkPredictor
-from equiav.models.vit import SIZES, Size, ViT, sincos_positions
+from equiav.models import SIZES, HypernetworkPredictor, Size, ViT, mean_pool, sincos_positions
 from equiav.randomness import stream
 from equiav.types import Modality
 

@@ -5,7 +5,7 @@ import torch
 
 from equiav.build import build_model
 from equiav.config import parse_config
-from equiav.models.layers import draw_tokens
+from equiav.models import draw_tokens
 from equiav.randomness import stream
 from equiav.types import Modality
 from tests.models.test_models import TINY

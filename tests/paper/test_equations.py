@@ -6,10 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from equiav.errors import ShapeError
-from equiav.losses.contrastive import equimod, info_nce, nt_xent
-from equiav.losses.equiav import LossWeights, equiav
-from equiav.models.equiav import centroid
-from equiav.models.predictor import AttentionPredictor
+from equiav.losses import LossWeights, equiav, equimod, info_nce, nt_xent
+from equiav.models import AttentionPredictor, centroid
 from tests.paper.golden_recipe import DEFAULT
 
 TAU = 0.07

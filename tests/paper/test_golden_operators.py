@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from equiav.augment import photometry
-from equiav.augment.geometry import resized_crop
-from equiav.augment.released import ReleasedVectors
-from equiav.evaluation.retrieval import retrieve
-from equiav.media.spectrogram import FilterBank
-from equiav.training.schedule import WarmupCosine
+from equiav.augment import ReleasedVectors, photometry, resized_crop
+from equiav.evaluation import retrieve
+from equiav.media import FilterBank
+from equiav.training import WarmupCosine
 from equiav.types import Embeddings, Modality
 from tests.paper.golden_recipe import DEFAULT
 

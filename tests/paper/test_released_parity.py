@@ -9,11 +9,8 @@ import pytest
 import torch
 
 from equiav.build import build_classifier, build_model, released_config
-from equiav.losses.contrastive import info_nce, nt_xent
-from equiav.losses.equiav import equiav
-from equiav.models.equiav import mean_pool
-from equiav.models.released import finetuned_from_released, from_released, released_sizes, to_released
-from equiav.models.weights import load_strict
+from equiav.losses import equiav, info_nce, nt_xent
+from equiav.models import finetuned_from_released, from_released, load_strict, mean_pool, released_sizes, to_released
 from equiav.types import Modality
 from tests.paper import golden_recipe as recipe
 

@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from equiav.data.world import World
+from equiav.data import World
 from equiav.inference import load_model
 
 pytestmark = pytest.mark.process

@@ -9,7 +9,7 @@ import torch
 from equiav.build import build_bank, build_filter_bank, build_model, build_pipelines
 from equiav.build_data import build_clips
 from equiav.config import dump_config, load_config, parse_config
-from equiav.training.trainer import Trainer
+from equiav.training import Trainer
 from equiav.types import Modality
 
 ROOT = Path(__file__).parents[2]

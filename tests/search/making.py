@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equiav.search.records import Entry
+from equiav.search import Entry
 
 WIDTH = 16
 

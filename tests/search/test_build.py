@@ -12,12 +12,10 @@ from typer.testing import CliRunner
 
 import equiav
 from equiav.cli import app
-from equiav.data.prepare import find_sources, prepare
+from equiav.data import find_sources, prepare
 from equiav.errors import DataError, EquiAVError
 from equiav.inference import Embedder
-from equiav.search.build import index_folder, index_media, index_prepared
-from equiav.search.media import sound_of
-from equiav.search.query import ask
+from equiav.search import ask, index_folder, index_media, index_prepared, sound_of
 from tests.inference.models import random_model, saved_model
 from tests.media.making import sine, write_media
 

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from equiav.errors import EquiAVError
-from equiav.search.filters import parse_filters
-from equiav.search.records import Entry
-from equiav.search.state import read_state
-from equiav.search.store_local import LocalStore
+from equiav.search import Entry, LocalStore, parse_filters, read_state
 
 WIDTH, COUNT, LIMIT = 32, 3000, 2000
 

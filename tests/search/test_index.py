@@ -9,8 +9,7 @@ import pytest
 
 import equiav
 from equiav.errors import DataError
-from equiav.search.filters import parse_filters
-from equiav.search.records import Entry, Query
+from equiav.search import Entry, Query, parse_filters
 from tests.inference.models import random_model
 from tests.search.making import entries, nearest, unit
 

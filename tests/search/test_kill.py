@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equiav.search.store_local import LocalStore
+from equiav.search import LocalStore
 from tests.search.making import WIDTH, entries
 
 pytestmark = pytest.mark.process
@@ -23,7 +23,7 @@ LIMIT = 100  # vectors from which on the compressed index is written too
 EVERY_PLACE = """
 import json, os, shutil, signal, sys
 from pathlib import Path
-from equiav.search.store_local import LocalStore
+from equiav.search import LocalStore
 from tests.search.making import WIDTH, entries
 
 base, what, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -123,7 +123,7 @@ def test_killed_at_every_place(tmp_path, what):
 ON_AND_ON = """
 import sys
 from pathlib import Path
-from equiav.search.store_local import LocalStore
+from equiav.search import LocalStore
 from tests.search.making import WIDTH, entries
 
 store = LocalStore(Path(sys.argv[1]), WIDTH, limit=int(sys.argv[2]))

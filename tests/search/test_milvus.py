@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from equiav.errors import DataError
-from equiav.search import store_milvus
-from equiav.search.store_milvus import ABOUT, MilvusStore, parse_address
+from equiav.search import ABOUT, MilvusStore, parse_address, store_milvus
 from tests.search.making import WIDTH, entries
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")

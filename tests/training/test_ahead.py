@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from equiav.training.ahead import on_device
+from equiav.training import on_device
 from equiav.types import Batch
 
 CPU = torch.device("cpu")

@@ -17,20 +17,24 @@ from equiav.build_labelled import build_splits, resolve_finetuning
 from equiav.checkpoint import BEST, checkpoints_of, load_checkpoint, load_state
 from equiav.cli import app
 from equiav.config import ShardsConfig, load_config
-from equiav.data.dataset import collate
-from equiav.data.labelled import LabelledClips, Targets, hold_out, read_classes
-from equiav.data.manifest import split_of
+from equiav.data import LabelledClips, Targets, collate, hold_out, read_classes, split_of
 from equiav.errors import CheckpointError, ConfigError, DataError
-from equiav.evaluation.classifying import classify_dataset
-from equiav.evaluation.classifying_report import classification_page, classification_record
+from equiav.evaluation import classification_page, classification_record, classify_dataset
 from equiav.inference import load_model
 from equiav.inference.classifier import load_classifier
-from equiav.models.layers import Block, draw_path
-from equiav.training.classify import binary_cross_entropy, cross_entropy
-from equiav.training.finetune import Finetuner, finetune
-from equiav.training.mixing import draw_mixing, mix_batch
-from equiav.training.optim import adamw, layer_scales, set_rate
-from equiav.training.trainer import Trainer
+from equiav.models import Block, draw_path
+from equiav.training import (
+    Finetuner,
+    Trainer,
+    adamw,
+    binary_cross_entropy,
+    cross_entropy,
+    draw_mixing,
+    finetune,
+    layer_scales,
+    mix_batch,
+    set_rate,
+)
 from equiav.types import Modality
 from tests.training.small import small_config
 

@@ -9,14 +9,11 @@ import torch
 from equiav.build import build_inputs, build_model, build_pipelines
 from equiav.build_data import build_clips
 from equiav.checkpoint import load_checkpoint
-from equiav.data.dataset import collate
+from equiav.data import collate
 from equiav.errors import ConfigError
-from equiav.losses.equiav import LossWeights
+from equiav.losses import LossWeights
 from equiav.models import vit
-from equiav.training.finetune import finetune
-from equiav.training.objectives import VIEWS, Objective, draw_step
-from equiav.training.step import Step
-from equiav.training.trainer import Trainer
+from equiav.training import VIEWS, Objective, Step, Trainer, draw_step, finetune
 from equiav.types import Modality
 from tests.training.small import small_config
 

@@ -5,13 +5,10 @@ import torch
 
 from equiav.build import build_filter_bank, build_inputs, build_model, build_pipelines
 from equiav.build_data import build_clips
-from equiav.data.dataset import collate
-from equiav.losses.contrastive import equimod, info_nce, nt_xent
-from equiav.losses.equiav import LossWeights
-from equiav.media.image import normalise, to_float
-from equiav.media.spectrogram import standardise
-from equiav.training.objectives import Objective, draw_step, strategy_weights
-from equiav.training.step import Step
+from equiav.data import collate
+from equiav.losses import LossWeights, equimod, info_nce, nt_xent
+from equiav.media import normalise, standardise, to_float
+from equiav.training import Objective, Step, draw_step, strategy_weights
 from equiav.types import Modality
 from tests.training.small import small_config
 

@@ -10,15 +10,12 @@ import yaml
 
 from equiav.build import build_model
 from equiav.checkpoint import checkpoints_of, load_checkpoint, load_state
-from equiav.data.dataset import collate
+from equiav.data import collate
 from equiav.errors import CheckpointError, ConfigError, DataError, TrainingError
 from equiav.inference import load_model, save_model
 from equiav.progress import duration
+from equiav.training import Trainer, autocast_type, cut_log, draw_step, effective_rank, uniformity
 from equiav.training import trainer as trainer_module
-from equiav.training.log import cut_log, effective_rank, uniformity
-from equiav.training.objectives import draw_step
-from equiav.training.run import autocast_type
-from equiav.training.trainer import Trainer
 from tests.training.small import small_config
 
 

@@ -4,8 +4,7 @@ import pytest
 
 from equiav.build import build_model
 from equiav.inference import save_model
-from equiav.web.limits import UploadLimits
-from equiav.web.service import Service, open_collection
+from equiav.web import Service, UploadLimits, open_collection
 from tests.training.small import small_config
 
 

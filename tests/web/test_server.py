@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from equiav.errors import EquiAVError
-from equiav.web import server
-from equiav.web.server import listening, own_folder, require_gradio, stay_at_home, sweep, swept
+from equiav.web import listening, own_folder, require_gradio, server, stay_at_home, sweep, swept
 
 
 def old(path, seconds=100):
@@ -65,6 +64,15 @@ def test_without_the_extra(monkeypatch):
     monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EquiAVError, match=r"pip install 'equiav\[web\]'"):
         require_gradio()
+
+
+@pytest.mark.process
+def test_command_without_the_extra(tmp_path):
+    packages = ["gradio", "fastapi", "starlette", "uvicorn", "h11"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({packages})); from equiav.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "serve"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "equiav: the page needs gradio: pip install 'equiav[web]'\n"
 
 
 def test_a_gradio_that_fetches_otherwise_is_refused():

@@ -19,17 +19,23 @@ from equiav.build import build_model
 from equiav.config import Config, ShardsConfig
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.inference import Embedder, LoadedModel, items, load_model, save_model
-from equiav.media.decode import decode
-from equiav.report.html import wav
-from equiav.search.index import Index
-from equiav.search.records import Entry, Hit
-from equiav.web.cards import clips_html, looks_html
+from equiav.media import decode
+from equiav.report import wav
+from equiav.search import Entry, Hit, Index
+from equiav.web import (
+    Map,
+    Service,
+    UploadLimits,
+    clips_html,
+    demo_index,
+    flatten,
+    looks_html,
+    map_html,
+    open_collection,
+    spoken,
+    write_examples,
+)
 from equiav.web.clips import clip_routes, sound_as_wav
-from equiav.web.examples import write_examples
-from equiav.web.limits import UploadLimits, spoken
-from equiav.web.map import Map, flatten, map_html
-from equiav.web.scenes import demo_index
-from equiav.web.service import Service, open_collection
 from tests.training.small import small_config
 
 

@@ -10,8 +10,8 @@ from equiav.ablation.plan import Run
 from equiav.ablation.tasks import finetune_folder, finetune_recipe
 from equiav.config import load_config
 from equiav.errors import ConfigError, TrainingError
-from equiav.evaluation.output import RESULTS
-from equiav.training.launch import run_on_cores
+from equiav.evaluation import RESULTS
+from equiav.training import run_on_cores
 
 BY_FOLDS = ("esc50",)  # published with folds: the score is their mean
 

@@ -15,14 +15,16 @@ from equiav.ablation.experiment import RetrievalSet
 from equiav.build import build_inputs
 from equiav.build_data import build_clips, listed_clips, present_splits, with_data
 from equiav.config import Config, WorldConfig
-from equiav.data.dataset import ClipDataset, WorldDataset
-from equiav.data.labels import label_names, multi_hot, one_each, vocabulary
-from equiav.data.manifest import Split
-from equiav.data.paired import PairedDataset
-from equiav.evaluation.benchmark import retrieval_record
-from equiav.evaluation.cost import cost_of
-from equiav.evaluation.equivariance import evenly, predictor_similarity
-from equiav.evaluation.probe import fit_probes, judge_probes, pooled_features
+from equiav.data import ClipDataset, PairedDataset, Split, WorldDataset, label_names, multi_hot, one_each, vocabulary
+from equiav.evaluation import (
+    cost_of,
+    evenly,
+    fit_probes,
+    judge_probes,
+    pooled_features,
+    predictor_similarity,
+    retrieval_record,
+)
 from equiav.inference import LoadedModel
 from equiav.types import Modality
 

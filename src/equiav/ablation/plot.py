@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from equiav.ablation.experiment import Column, Row
 from equiav.ablation.render import NAMES, plural, rows_with_results
 from equiav.ablation.summary import Comparison, Results
-from equiav.report.figures import new_figure, png
+from equiav.report import new_figure, png
 
 OURS, PAPER = "#1f5fa8", "#c2571a"
 PANEL = 2.1  # inches

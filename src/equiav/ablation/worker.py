@@ -23,10 +23,7 @@ from equiav.config import Config, parse_config
 from equiav.files import locked
 from equiav.inference import load_model
 from equiav.provenance import provenance, write_json
-from equiav.training.launch import Stopped, train_on_cores
-from equiav.training.log import LOG
-from equiav.training.run import choose_device
-from equiav.training.trainer import Trainer
+from equiav.training import LOG, Stopped, Trainer, choose_device, train_on_cores
 
 Say = Callable[[str], None]
 

@@ -38,10 +38,7 @@ def ablate(
     Finished runs are not repeated, rows of one configuration share their runs, a failed row is reported and the
     others go on (exit code 1 at the end). Run the same command again to carry on.
     """
-    from equiav.ablation.plan import load_experiments, plan
-    from equiav.ablation.records import Folders, missing
-    from equiav.ablation.runner import Runner, worker_arguments
-    from equiav.ablation.summary import collect
+    from equiav.ablation import Folders, Runner, collect, load_experiments, missing, plan, worker_arguments
 
     if split not in (None, "test", "validation"):
         raise EquiAVError(f"--split {split}: choose test or validation")
@@ -71,14 +68,14 @@ def ablate(
 
 
 def _show(results: Any, folders: Any) -> None:
-    from equiav.ablation.render import markdown, write_table
+    from equiav.ablation import markdown, write_table
 
     path = write_table(results, folders.tables(results.scale))
     print(f"{markdown(results)}\nWritten: {path}\n")
 
 
 def _conclude(outcome: Any) -> None:
-    from equiav.training.launch import STOPPED
+    from equiav.training import STOPPED
 
     print(f"{outcome.before} runs were done before, {outcome.done} now, {len(outcome.failed)} failed")
     for label, reason in outcome.failed.items():
@@ -91,10 +88,9 @@ def _conclude(outcome: Any) -> None:
 
 def _only(key: str, planned: Sequence[Any], folders: Any, discard: bool) -> None:
     """One run in this process, with the exit codes that the runner knows."""
-    from equiav.ablation.runner import BUSY
-    from equiav.ablation.worker import perform
+    from equiav.ablation import BUSY, perform
     from equiav.errors import Busy
-    from equiav.training.launch import STOPPED, Stopped
+    from equiav.training import STOPPED, Stopped
 
     found = [run for run in planned if run.key == key]
     if not found:
@@ -137,8 +133,7 @@ def reproduce(
     ),
 ) -> None:
     """List every table and figure of the paper, what regenerates it, what has been run; write the document."""
-    from equiav.ablation.records import Folders
-    from equiav.ablation.reproduce import write_reproduction
+    from equiav.ablation import Folders, write_reproduction
 
     for section in write_reproduction(out, Folders(results, RUNS)):
         done = ", ".join(f"{r.scale} {len(r.records)}/{r.wanted} runs" for r in section.results)

@@ -22,7 +22,7 @@ def world(
     size: Annotated[int, typer.Option(min=16, max=512, help="Side of the pictures in pixels.")] = 48,
 ) -> None:
     """Show scenes of the generated world with their sounds, as one page."""
-    from equiav.data.world import World
+    from equiav.data import World
     from equiav.gallery import write_gallery
 
     write_gallery(World(seed=seed, size=size), out, count=count, start=start)
@@ -49,9 +49,8 @@ def prepare(
     Killed and started again it carries on. Published datasets by name, in the layout their publishers give:
     `equiav prepare esc50 ESC-50-master data/esc50`. Then `equiav inspect OUT` shows what came out.
     """
-    from equiav.data.benchmarks import NAMES, NEEDS, read_benchmark
-    from equiav.data.prepare import find_sources
-    from equiav.data.prepare import prepare as run
+    from equiav.data import NAMES, NEEDS, find_sources, read_benchmark
+    from equiav.data import prepare as run
 
     if source in NAMES:
         if out is None:
@@ -97,7 +96,7 @@ def merge(
     out: Annotated[Path, typer.Option(help="The folder to write.")],
 ) -> None:
     """Join the parts that several machines prepared into one folder, equal to a single run."""
-    from equiav.data.finish import merge as join
+    from equiav.data import merge as join
 
     summary = join(parts, out)
     print(f"{summary.clips} clips of {summary.used} files in {out}")
@@ -109,7 +108,7 @@ def inspect(
     out: Annotated[Path | None, typer.Option(help="The page to write; FOLDER/inspect.html without it.")] = None,
 ) -> None:
     """Show a prepared folder as one page: counts, durations, labels, what was left out, a contact sheet."""
-    from equiav.data.inspection import write_inspection
+    from equiav.data import write_inspection
 
     page = out or folder / "inspect.html"
     write_inspection(folder, page)
@@ -125,9 +124,9 @@ def augment(
 ) -> None:
     """Show a file under drawn augmentations, each above the vector that describes it."""
     from equiav.config import Config
-    from equiav.evaluation.augmentation import augmentation_figure
-    from equiav.media.decode import decode
-    from equiav.report.figures import save
+    from equiav.evaluation import augmentation_figure
+    from equiav.media import decode
+    from equiav.report import save
 
     save(augmentation_figure(decode(file), Config(), count=count, seed=seed), out)
     print(f"{count} draws of {file.name}: {out}")

@@ -21,10 +21,14 @@ def equivariance(
 ) -> None:
     """Whether the predictor follows the augmentation: cosines, augmentation by augmentation, and the centroid."""
     from equiav.build_data import build_clips, with_data
-    from equiav.evaluation.equivariance import equivariance_record
-    from equiav.evaluation.equivariance_examples import examples
-    from equiav.evaluation.equivariance_report import equivariance_lines, equivariance_page
-    from equiav.evaluation.output import evaluation_folder, write_evaluation
+    from equiav.evaluation import (
+        equivariance_lines,
+        equivariance_page,
+        equivariance_record,
+        evaluation_folder,
+        examples,
+        write_evaluation,
+    )
     from equiav.inference import load_model
 
     chosen = split_name(split)

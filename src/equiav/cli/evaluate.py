@@ -19,7 +19,7 @@ def cost(
 ) -> None:
     """Parameters, multiply-adds and milliseconds for S = 1, 4, 8, 16, beside the paper's table."""
     from equiav.config import Config, load_config
-    from equiav.evaluation.cost import cost_of, cost_record, cost_table
+    from equiav.evaluation import cost_of, cost_record, cost_table
     from equiav.provenance import provenance, write_json
     from equiav.types import Modality
 
@@ -51,9 +51,14 @@ def retrieval(
 ) -> None:
     """Find the picture of a sound and the sound of a picture: R@1, R@5, R@10, or precision where only classes pair."""
     from equiav.build_data import build_clips, listed_clips, with_data
-    from equiav.evaluation.benchmark import evaluate_retrieval, retrieval_lines, run_record
-    from equiav.evaluation.output import evaluation_folder, write_evaluation
-    from equiav.evaluation.retrieval_report import retrieval_page
+    from equiav.evaluation import (
+        evaluate_retrieval,
+        evaluation_folder,
+        retrieval_lines,
+        retrieval_page,
+        run_record,
+        write_evaluation,
+    )
     from equiav.inference import load_model
 
     part = split_name(split)
@@ -85,8 +90,14 @@ def probe(
 ) -> None:
     """What the frozen encoders know: a linear classifier and nearest neighbours on labelled data, mAP and accuracy."""
     from equiav.build_data import with_data
-    from equiav.evaluation.output import evaluation_folder, write_evaluation
-    from equiav.evaluation.probe_report import evaluate_probe, probe_lines, probe_page, probe_record
+    from equiav.evaluation import (
+        evaluate_probe,
+        evaluation_folder,
+        probe_lines,
+        probe_page,
+        probe_record,
+        write_evaluation,
+    )
     from equiav.inference import load_model
 
     loaded = load_model(model)

@@ -28,9 +28,8 @@ def finetune(
     """
     from equiav.config import load_config
     from equiav.distributed import rank, started
-    from equiav.training import finetune as training
-    from equiav.training.folds import finetune_folds
-    from equiav.training.launch import STOPPED
+    from equiav.training import STOPPED, finetune_folds
+    from equiav.training import finetune as run
 
     config = load_config(recipe, tuple(overrides or ()))
     out = out or Path("runs") / "finetune" / recipe.stem
@@ -39,7 +38,7 @@ def finetune(
             record = finetune_folds(config, out, say)
             lines, interrupted = _fold_lines(record), record is None
         else:
-            done = training.finetune(config, out, say)
+            done = run(config, out, say)
             lines, interrupted = _result_lines(done), done.outcome.interrupted
         if rank() == 0:
             end_line()
@@ -88,10 +87,14 @@ def classification(
     from equiav.build import build_inputs
     from equiav.build_data import with_data
     from equiav.build_labelled import build_labelled
-    from equiav.data.labelled import read_classes
-    from equiav.evaluation.classifying import classify_dataset
-    from equiav.evaluation.classifying_report import classification_page, classification_record
-    from equiav.evaluation.output import evaluation_folder, write_evaluation
+    from equiav.data import read_classes
+    from equiav.evaluation import (
+        classification_page,
+        classification_record,
+        classify_dataset,
+        evaluation_folder,
+        write_evaluation,
+    )
     from equiav.inference.classifier import load_classifier
 
     part = split_name(split)

@@ -13,7 +13,7 @@ from equiav.errors import EquiAVError
 
 
 def _method(value: str | None) -> Any:
-    from equiav.evaluation.heat import METHODS
+    from equiav.evaluation import METHODS
 
     if value is not None and value not in METHODS:
         raise EquiAVError(f"--method {value}: choose {', '.join(METHODS)}")
@@ -60,9 +60,14 @@ def localisation(
 ) -> None:
     """Pointing, area-adaptive IoU, cIoU and AUC on boxes, beside a centre prior and another clip's sound."""
     from equiav.build_data import build_clips, with_data
-    from equiav.evaluation.localisation import localisation_record, localise_dataset, method_of
-    from equiav.evaluation.localisation_report import localisation_page
-    from equiav.evaluation.output import evaluation_folder, write_evaluation
+    from equiav.evaluation import (
+        evaluation_folder,
+        localisation_page,
+        localisation_record,
+        localise_dataset,
+        method_of,
+        write_evaluation,
+    )
     from equiav.inference import load_model
 
     loaded = load_model(model)

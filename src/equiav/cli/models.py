@@ -52,7 +52,7 @@ def export(
 
     The folder is what `load_model` opens and what model hubs expect.
     """
-    from equiav.export.folder import export as write
+    from equiav.export import export as write
 
     graphs = write(model, out, onnx=onnx, licence=licence, say=say)
     end_line()

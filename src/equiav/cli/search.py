@@ -33,7 +33,7 @@ def index(
     `equiav index my_videos/ library.index --model runs/mine`, then `equiav search library.index --audio bark.wav`.
     Files that cannot be read are listed in skipped.csv. `equiav index library.index --remove-source 'old/*'` removes.
     """
-    from equiav.search.build import index_folder
+    from equiav.search import index_folder
 
     if remove or remove_source:
         if out is not None:
@@ -55,7 +55,7 @@ def index(
 def _opened(out: Path, model: Path | None, store: str | None, device: str) -> Any:
     """The index, made if there is none, and the embedder that fills it."""
     from equiav.inference import Embedder, load_model
-    from equiav.search.index import INDEX, Index, settled_store
+    from equiav.search import INDEX, Index, settled_store
 
     if (out / INDEX).exists():
         opened = Index.open(out, say=say)
@@ -76,7 +76,7 @@ def _model(opened: Any, model: Path | None) -> Path:
 
 
 def _remove(folder: Path, ids: list[str], sources: list[str]) -> None:
-    from equiav.search.index import Index
+    from equiav.search import Index
 
     opened = Index.open(folder)
     count = opened.remove(ids, sources)
@@ -110,9 +110,7 @@ def search(
     compared with both, and an entry counts by the better of its two.
     """
     from equiav.inference import Embedder, load_model
-    from equiav.search.index import Index
-    from equiav.search.query import ask
-    from equiav.search.text import as_table, to_json
+    from equiav.search import Index, as_table, ask, to_json
 
     if among not in (None, "audio", "visual", "both"):
         raise EquiAVError(f"--among {among}: choose audio, visual or both")
@@ -133,7 +131,7 @@ def search(
 def _page(hits: Any, html: Path, given: dict[str, Path | None], like: str | None, start: float) -> None:
     import sys
 
-    from equiav.search.page import asked, write_results
+    from equiav.search import asked, write_results
 
     kind, path = next(((kind, path) for kind, path in given.items() if path is not None), ("like", None))
     title = f"Nearest to {like if path is None else path.name}"

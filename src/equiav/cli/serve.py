@@ -35,10 +35,8 @@ def serve(
 
     Without INDEX it shows held-out scenes of the demo (after `make demo`). Needs `pip install equiav[web]`.
     """
-    from equiav.web.limits import UploadLimits
-    from equiav.web.server import require_gradio
-    from equiav.web.server import serve as run
-    from equiav.web.service import Service, open_collection
+    from equiav.web import Service, UploadLimits, open_collection, require_gradio
+    from equiav.web import serve as run
 
     require_gradio()
     opened, embedder = open_collection(index, model, say)

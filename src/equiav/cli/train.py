@@ -22,7 +22,7 @@ def demo(
     Run it again to resume an interrupted demo. Writes checkpoints/, results.json and report.html.
     """
     from equiav.demo import run_demo
-    from equiav.training.launch import STOPPED, Stopped
+    from equiav.training import STOPPED, Stopped
 
     try:
         report = run_demo(out, tuple(overrides or ()), say)
@@ -52,8 +52,7 @@ def pretrain(
     from equiav.build_data import resolve
     from equiav.config import load_config
     from equiav.distributed import rank, started, world_size
-    from equiav.training.launch import STOPPED
-    from equiav.training.trainer import Trainer
+    from equiav.training import STOPPED, Trainer
 
     config = load_config(recipe, tuple(overrides or ()))
     out = out or Path("runs") / recipe.stem

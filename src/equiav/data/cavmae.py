@@ -16,8 +16,7 @@ from torch import Tensor
 
 from equiav.data.benchmark_files import Vocabulary, read_entries
 from equiav.errors import DataError, MediaError
-from equiav.media.decode import decode
-from equiav.media.image import square
+from equiav.media import decode, square
 from equiav.types import Sample
 
 logger = logging.getLogger(__name__)

@@ -22,10 +22,21 @@ from equiav.data.index import Member
 from equiav.data.manifest import Source, Split, split_of
 from equiav.data.shards import flac, jpeg, tar_member
 from equiav.errors import EquiAVError, MediaError
-from equiav.media.clip import CLIP_SECONDS, LEAST_SECONDS, Cut, cuts
-from equiav.media.container import Limits
-from equiav.media.decode import FRAMES, SAMPLE_RATE, Excerpt, MediaInfo, common_span, open_media, read_clips
-from equiav.media.spectrogram import FilterBank
+from equiav.media import (
+    CLIP_SECONDS,
+    FRAMES,
+    LEAST_SECONDS,
+    SAMPLE_RATE,
+    Cut,
+    Excerpt,
+    FilterBank,
+    Limits,
+    MediaInfo,
+    common_span,
+    cuts,
+    open_media,
+    read_clips,
+)
 
 logger = logging.getLogger(__name__)
 

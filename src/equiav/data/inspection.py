@@ -15,9 +15,8 @@ from PIL import Image
 
 from equiav.data.index import SPLITS, Index, read_meta, read_skipped
 from equiav.data.shards import ShardDataset
-from equiav.media.spectrogram import FilterBank, power_range
-from equiav.report.figures import new_figure, png
-from equiav.report.html import Page, cards, data_uri, image, picture_png, row, table
+from equiav.media import FilterBank, power_range
+from equiav.report import Page, cards, data_uri, image, new_figure, picture_png, png, row, table
 
 SHEET = 24
 MOST_LABELS = 30

@@ -21,7 +21,7 @@ from torch import Tensor
 from equiav.data.manifest import Split
 from equiav.data.paired_manifest import KINDS, MANIFEST, SPLITS, Entry, Kind, assign_splits, open_files, read_manifest
 from equiav.errors import DataError, MediaError
-from equiav.media.image import square
+from equiav.media import square
 from equiav.randomness import stream
 from equiav.types import Sample
 

@@ -22,9 +22,7 @@ from equiav.data.pool import Failure, run_isolated
 from equiav.data.sources import find_sources, ordered
 from equiav.errors import DataError
 from equiav.files import locked
-from equiav.media.clip import CLIP_SECONDS
-from equiav.media.container import Limits
-from equiav.media.decode import FRAMES
+from equiav.media import CLIP_SECONDS, FRAMES, Limits
 from equiav.progress import duration
 from equiav.provenance import write_json
 

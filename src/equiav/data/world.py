@@ -14,7 +14,7 @@ from torch import Tensor
 from equiav.data import scenery, voices
 from equiav.data.things import HUES, KINDS, RADII, Background, Scene, Thing
 from equiav.errors import DataError
-from equiav.types import Clip
+from equiav.types import DecodedClip
 
 __all__ = ["KINDS", "Background", "Difficulty", "Scene", "Thing", "World", "attribute_similarity"]
 
@@ -122,12 +122,12 @@ class World:
         """Where the sounding things of clip `index` are, in pixels."""
         return self.boxes_of(self.scene(index))
 
-    def clip(self, index: int) -> Clip:
+    def clip(self, index: int) -> DecodedClip:
         """Clip `index` as if it had been decoded from a file."""
         scene = self.scene(index)
         times = tuple((k + 0.5) * self.seconds / self.frames for k in range(self.frames))
         name = f"world-{self.seed}-{index:07d}"
-        return Clip(name, self.sound_of(scene), self.sample_rate, self.pictures_of(scene), times)
+        return DecodedClip(name, self.sound_of(scene), self.sample_rate, self.pictures_of(scene), times)
 
     def _rng(self, purpose: int, index: int) -> np.random.Generator:
         if index < 0:

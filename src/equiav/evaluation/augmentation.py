@@ -7,13 +7,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from equiav.augment.pipeline import Pipeline
+from equiav.augment import Pipeline
 from equiav.build import build_inputs, build_pipelines
 from equiav.config import Config
-from equiav.media.image import square, to_float
+from equiav.media import square, to_float
 from equiav.randomness import stream
-from equiav.report.figures import new_figure, picture_row, spectrogram_row, value_table
-from equiav.types import Clip, Modality
+from equiav.report import new_figure, picture_row, spectrogram_row, value_table
+from equiav.types import DecodedClip, Modality
 
 
 def augmented(pipeline: Pipeline, x: Tensor, count: int, seed: int, modality: Modality) -> tuple[Tensor, Tensor]:
@@ -22,7 +22,7 @@ def augmented(pipeline: Pipeline, x: Tensor, count: int, seed: int, modality: Mo
     return pipeline.apply(x.expand(count, -1, -1, -1), draws), pipeline.encode(draws)
 
 
-def augmentation_figure(clip: Clip, config: Config, *, count: int = 6, seed: int = 0) -> Figure:
+def augmentation_figure(clip: DecodedClip, config: Config, *, count: int = 6, seed: int = 0) -> Figure:
     """Pictures and spectrograms before and after, each column over its vector."""
     pipelines = build_pipelines(config.augment)
     has = {Modality.VISUAL: clip.frames is not None, Modality.AUDIO: clip.waveform is not None}

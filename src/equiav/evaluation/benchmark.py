@@ -12,15 +12,13 @@ from torch import Tensor
 
 from equiav.build import build_bank, build_inputs
 from equiav.config import Config
-from equiav.data.dataset import ClipDataset
-from equiav.data.labels import label_names, multi_hot
-from equiav.data.paired import PairedDataset
+from equiav.data import ClipDataset, PairedDataset, label_names, multi_hot
 from equiav.errors import DataError
 from equiav.evaluation.embed import Banks, Say, device_of, embed_with_banks, embedder, item_batches, read_tokens, silent
 from equiav.evaluation.retrieval import class_retrieval, retrieve
 from equiav.inference import LoadedModel
-from equiav.media.inputs import Inputs
-from equiav.models.equiav import EquiAV, Representation
+from equiav.media import Inputs
+from equiav.models import EquiAV, Representation
 from equiav.types import Embeddings, Modality
 
 Record = dict[str, dict[str, float]]

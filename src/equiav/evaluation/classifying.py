@@ -8,13 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.data.labelled import LabelledClips
-from equiav.data.loader import evaluation_batches
+from equiav.data import LabelledClips, evaluation_batches
 from equiav.distributed import everyone, own_share
 from equiav.evaluation.classification import ClassificationMetrics, classification_metrics
-from equiav.media.image import normalise
-from equiav.media.inputs import Inputs
-from equiav.models.classifier import Classifier
+from equiav.media import Inputs, normalise
+from equiav.models import Classifier
 from equiav.types import Modality
 
 

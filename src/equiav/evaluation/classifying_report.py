@@ -8,14 +8,13 @@ from typing import Any
 from torch import Tensor
 
 from equiav.build import build_filter_bank
-from equiav.data.dataset import evenly_spaced
-from equiav.data.labelled import LabelledClips
-from equiav.evaluation.class_figures import class_bars, confusion_figure, worst_confusions
+from equiav.data import LabelledClips, evenly_spaced
+from equiav.evaluation.class_plots import class_bars, confusion_figure, worst_confusions
 from equiav.evaluation.classification import confusion
 from equiav.evaluation.classifying import Classified
 from equiav.evaluation.exhibits import small_picture, small_spectrogram
 from equiav.inference.classifier import LoadedClassifier
-from equiav.report.html import Page, cards, image, player, row, table
+from equiav.report import Page, cards, image, player, row, table
 from equiav.types import Modality
 
 EXAMPLES, GUESSES = 12, 2

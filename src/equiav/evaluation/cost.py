@@ -18,8 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from equiav.build import D_T, build_branch, encoder_size
 from equiav.config import Config
-from equiav.models.equiav import Branch
-from equiav.models.layers import initialise
+from equiav.models import Branch, initialise
 from equiav.randomness import stream
 from equiav.types import Modality
 

@@ -9,13 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equiav.data.dataset import ClipDataset
-from equiav.data.loader import evaluation_batches
-from equiav.data.paired import Images, Sounds
+from equiav.data import ClipDataset, Images, Sounds, evaluation_batches
 from equiav.distributed import everyone, own_share
-from equiav.media.inputs import Inputs
-from equiav.models.equiav import EquiAV, Representation
-from equiav.models.layers import Tokens
+from equiav.media import Inputs
+from equiav.models import EquiAV, Representation, Tokens
 from equiav.progress import Countdown
 from equiav.types import Batch, Embeddings, Modality
 

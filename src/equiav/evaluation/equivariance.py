@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.augment.pipeline import PipelineDraw
+from equiav.augment import PipelineDraw
 from equiav.build import build_inputs, build_pipelines
 from equiav.config import Config
-from equiav.data.dataset import Chosen, ClipDataset, evenly_spaced
-from equiav.data.loader import evaluation_batches
+from equiav.data import Chosen, ClipDataset, evaluation_batches, evenly_spaced
 from equiav.errors import ConfigError, DataError
 from equiav.evaluation.equivariance_centroid import approximation
 from equiav.evaluation.equivariance_plan import Plan, make_plan
@@ -28,9 +27,8 @@ from equiav.evaluation.equivariance_scores import (
     rank_among_draws,
 )
 from equiav.inference import LoadedModel
-from equiav.media.image import normalise
-from equiav.models.equiav import Branch
-from equiav.models.layers import Tokens
+from equiav.media import normalise
+from equiav.models import Branch, Tokens
 from equiav.progress import Countdown
 from equiav.types import Modality
 

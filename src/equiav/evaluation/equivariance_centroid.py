@@ -14,14 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.augment.pipeline import Pipeline
+from equiav.augment import Pipeline
 from equiav.build import build_inputs
-from equiav.data.dataset import ClipDataset
-from equiav.data.loader import evaluation_batches
+from equiav.data import ClipDataset, evaluation_batches
 from equiav.evaluation.equivariance_scores import centred_cosine
 from equiav.inference import LoadedModel
-from equiav.media.image import normalise
-from equiav.models.equiav import Branch, centroid, mean_pool
+from equiav.media import normalise
+from equiav.models import Branch, centroid, mean_pool
 from equiav.progress import Countdown
 from equiav.randomness import stream
 from equiav.types import Modality

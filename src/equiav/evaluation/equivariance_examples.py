@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from equiav.build import build_inputs, build_pipelines
-from equiav.data.dataset import ClipDataset, collate, evenly_spaced
+from equiav.data import ClipDataset, collate, evenly_spaced
 from equiav.evaluation.equivariance import DRAWS, evenly, one_batch
 from equiav.evaluation.equivariance_plan import make_plan
 from equiav.inference import LoadedModel

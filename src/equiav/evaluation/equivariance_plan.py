@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from equiav.augment.pipeline import Pipeline, PipelineDraw
+from equiav.augment import Pipeline, PipelineDraw
 from equiav.randomness import stream
 from equiav.types import Modality
 

@@ -8,9 +8,19 @@ from typing import Any
 import numpy as np
 
 from equiav.evaluation.equivariance_examples import Example
-from equiav.report.figures import bars, new_figure, picture_row, png, spectrogram_row
-from equiav.report.html import Page, cards, table
-from equiav.report.spread import Interval, banded_curves, intervals
+from equiav.report import (
+    Interval,
+    Page,
+    banded_curves,
+    bars,
+    cards,
+    intervals,
+    new_figure,
+    picture_row,
+    png,
+    spectrogram_row,
+    table,
+)
 from equiav.types import Modality
 
 TITLES = {"audio": "Sound", "visual": "Picture"}

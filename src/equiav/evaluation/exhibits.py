@@ -10,11 +10,9 @@ from torch import Tensor
 
 from equiav.build import build_filter_bank
 from equiav.config import Config
-from equiav.data.dataset import ClipDataset
-from equiav.data.paired import PairedDataset
-from equiav.media.spectrogram import FilterBank
-from equiav.report.figures import new_figure, png, spectrogram_row
-from equiav.report.html import image, picture_png
+from equiav.data import ClipDataset, PairedDataset
+from equiav.media import FilterBank
+from equiav.report import image, new_figure, picture_png, png, spectrogram_row
 
 EXAMPLES = 8
 SIDE = 112  # pixels of a picture on the page

@@ -13,13 +13,24 @@ from torch import Tensor
 
 from equiav.build_data import build_clips, present_splits
 from equiav.config import Config
-from equiav.data.dataset import Chosen, ClipDataset, evenly_spaced
-from equiav.data.labelled import LabelledClips, Targets, hold_out
-from equiav.data.labels import Labels, label_names, multi_hot, vocabulary
-from equiav.data.loader import evaluation_batches
-from equiav.data.manifest import Split
-from equiav.data.paired import Images, PairedDataset, Sounds
-from equiav.data.shards import ShardDataset
+from equiav.data import (
+    Chosen,
+    ClipDataset,
+    Images,
+    LabelledClips,
+    Labels,
+    PairedDataset,
+    ShardDataset,
+    Sounds,
+    Split,
+    Targets,
+    evaluation_batches,
+    evenly_spaced,
+    hold_out,
+    label_names,
+    multi_hot,
+    vocabulary,
+)
 from equiav.errors import DataError
 from equiav.evaluation.embed import (
     Reader,
@@ -32,9 +43,8 @@ from equiav.evaluation.embed import (
     silent,
 )
 from equiav.inference import LoadedModel
-from equiav.media.inputs import Inputs
-from equiav.models.equiav import mean_pool
-from equiav.models.layers import Tokens
+from equiav.media import Inputs
+from equiav.models import Tokens, mean_pool
 from equiav.types import Modality
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

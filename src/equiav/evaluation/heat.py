@@ -10,8 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from equiav.errors import ConfigError
-from equiav.models.equiav import Branch, Representation
-from equiav.models.predictor import AttentionPredictor
+from equiav.models import AttentionPredictor, Branch, Representation
 
 Method = Literal["blend", "removal", "centroid", "projection", "attention"]
 METHODS: tuple[Method, ...] = get_args(Method)

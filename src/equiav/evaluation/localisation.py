@@ -11,14 +11,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from equiav.build import build_inputs
-from equiav.data.boxes import picture_boxes
-from equiav.data.dataset import Chosen, ClipDataset, WorldDataset
-from equiav.data.loader import evaluation_batches
+from equiav.data import Chosen, ClipDataset, WorldDataset, evaluation_batches, picture_boxes
 from equiav.errors import DataError
 from equiav.evaluation.heat import Method, default_method, token_scores, upsample
 from equiav.evaluation.pointing import Agreement, agreement, centre_prior
 from equiav.inference import LoadedModel
-from equiav.media.image import square
+from equiav.media import square
 from equiav.progress import Countdown
 from equiav.randomness import stream
 from equiav.types import Modality

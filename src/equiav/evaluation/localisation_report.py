@@ -9,14 +9,25 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equiav.data.dataset import ClipDataset
+from equiav.data import ClipDataset
 from equiav.evaluation.heat import Method
 from equiav.evaluation.localisation import CONTROLS, Localised, subsets
 from equiav.evaluation.representative import Representative
-from equiav.media.image import to_float
-from equiav.report.figures import bars, new_figure, png
-from equiav.report.html import Page, cards, image, picture_png, player, row, table
-from equiav.report.overlay import heat_overlay, outlined
+from equiav.media import to_float
+from equiav.report import (
+    Page,
+    bars,
+    cards,
+    heat_overlay,
+    image,
+    new_figure,
+    outlined,
+    picture_png,
+    player,
+    png,
+    row,
+    table,
+)
 
 SHOWN = 12
 SIDE = 192  # pixels of a picture on a page

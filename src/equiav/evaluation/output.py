@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from equiav.provenance import provenance, write_json
-from equiav.report.html import Page, table
+from equiav.report import Page, table
 
 RESULTS, REPORT = "results.json", "report.html"
 

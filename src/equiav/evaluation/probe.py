@@ -11,15 +11,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.data.dataset import ClipDataset
-from equiav.data.loader import evaluation_batches
-from equiav.data.manifest import Split
+from equiav.data import ClipDataset, Split, evaluation_batches
 from equiav.evaluation.classification import accuracy, mean_average_precision
 from equiav.evaluation.embed import Say, device_of, read_tokens, silent
 from equiav.evaluation.features import View
 from equiav.evaluation.knn import nearest_votes
-from equiav.media.inputs import Inputs
-from equiav.models.equiav import EquiAV, mean_pool
+from equiav.media import Inputs
+from equiav.models import EquiAV, mean_pool
 from equiav.types import Modality
 
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)

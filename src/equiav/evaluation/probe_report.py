@@ -11,17 +11,15 @@ from torch import Tensor
 
 from equiav.build import build_filter_bank, build_inputs
 from equiav.config import Config
-from equiav.data.dataset import evenly_spaced
-from equiav.data.labels import Labels
-from equiav.evaluation.class_figures import class_bars, confusion_figure, worst_confusions
+from equiav.data import Labels, evenly_spaced
+from equiav.evaluation.class_plots import class_bars, confusion_figure, worst_confusions
 from equiav.evaluation.classification import confusion
 from equiav.evaluation.embed import Say, silent
 from equiav.evaluation.exhibits import small_picture, small_spectrogram
 from equiav.evaluation.features import BOTH, Apart, LabelledData, frozen_features, labelled_data
 from equiav.evaluation.probe import LINEAR, Judged, guessing, judge_views
 from equiav.inference import LoadedModel
-from equiav.report.figures import bars, new_figure, png
-from equiav.report.html import Page, cards, image, player, row, table
+from equiav.report import Page, bars, cards, image, new_figure, player, png, row, table
 from equiav.types import Modality
 
 EXAMPLES, GUESSES = 6, 2

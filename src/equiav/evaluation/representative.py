@@ -18,7 +18,7 @@ from equiav.errors import ConfigError
 from equiav.evaluation.heat import Method
 from equiav.evaluation.localisation import heat_maps
 from equiav.inference import LoadedModel
-from equiav.media.image import normalise, to_float
+from equiav.media import normalise, to_float
 from equiav.randomness import stream
 from equiav.types import Modality
 

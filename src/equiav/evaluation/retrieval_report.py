@@ -9,13 +9,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from equiav.config import Config
-from equiav.data.dataset import ClipDataset, evenly_spaced
-from equiav.data.paired import PairedDataset
+from equiav.data import ClipDataset, PairedDataset, evenly_spaced
 from equiav.evaluation.benchmark import WAYS, Record, RetrievalRun, Sides
 from equiav.evaluation.exhibits import EXAMPLES, Exhibits, exhibits, small_picture
 from equiav.evaluation.retrieval import KS, both_ranks, chance, class_scores
-from equiav.report.figures import bars, new_figure, png
-from equiav.report.html import Page, cards, image, player, row, table
+from equiav.report import Page, bars, cards, image, new_figure, player, png, row, table
 
 WORST, BACK, SHOWN = 4, 4, 5
 EDGES = (1, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equiav.build import build_filter_bank
-from equiav.data.world import World
+from equiav.data import World
 from equiav.errors import EquiAVError
 from equiav.export.towers import PictureTower, SoundTower
 from equiav.inference import LoadedModel

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from equiav.build import build_filter_bank
 from equiav.inference import LoadedModel
-from equiav.media.image import normalise
-from equiav.media.spectrogram import LOG_FLOOR, standardise
+from equiav.media import LOG_FLOOR, normalise, standardise
 from equiav.types import Modality
 
 

@@ -10,8 +10,7 @@ from equiav.build import build_classifier
 from equiav.checkpoint import load_checkpoint
 from equiav.config import Config
 from equiav.errors import CheckpointError, WeightsError
-from equiav.models.classifier import Classifier
-from equiav.models.weights import load_strict
+from equiav.models import Classifier, load_strict
 
 
 @dataclass(frozen=True)

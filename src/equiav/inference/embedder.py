@@ -20,11 +20,7 @@ from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
 from equiav.inference.items import Picture, Sound, Video, excerpt, film, frames_of, kind_of, waveform_of
 from equiav.inference.model import LoadedModel
 from equiav.inference.windows import Vector, Window, audible, read_windows
-from equiav.media.clip import CLIP_SECONDS, LEAST_SECONDS, ROUNDING
-from equiav.media.container import Limits
-from equiav.media.decode import Excerpt, stacked
-from equiav.media.image import square
-from equiav.media.spectrogram import HOP_SECONDS
+from equiav.media import CLIP_SECONDS, HOP_SECONDS, LEAST_SECONDS, ROUNDING, Excerpt, Limits, square, stacked
 
 Item = TypeVar("Item")
 Shown = tuple[Tensor | None, Tensor | None]  # what the encoders want of one item: spectrogram (1, T, F), pictures

@@ -15,9 +15,19 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from equiav.errors import MediaError, ShapeError
-from equiav.media.clip import LEAST_SECONDS, Cut
-from equiav.media.container import SAMPLE_RATES, Limits, check_size
-from equiav.media.decode import FRAMES, Excerpt, common_span, open_media, read_clips, stacked
+from equiav.media import (
+    FRAMES,
+    LEAST_SECONDS,
+    SAMPLE_RATES,
+    Cut,
+    Excerpt,
+    Limits,
+    check_size,
+    common_span,
+    open_media,
+    read_clips,
+    stacked,
+)
 
 Array: TypeAlias = NDArray[Any] | Tensor
 Sound: TypeAlias = str | Path | Array | tuple[Array, int]

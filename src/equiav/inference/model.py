@@ -16,9 +16,8 @@ from equiav.build import build_bank, build_inputs, build_model
 from equiav.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from equiav.config import Config
 from equiav.errors import CheckpointError, EquiAVError, WeightsError
-from equiav.media.image import square
-from equiav.models.equiav import EquiAV
-from equiav.models.weights import load_strict
+from equiav.media import square
+from equiav.models import EquiAV, load_strict
 from equiav.types import Modality
 
 BANK = "bank."

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from equiav.errors import MediaError
 from equiav.inference.items import SHORT_SIDE
-from equiav.media.clip import LEAST_SECONDS, ROUNDING, Cut, cuts
-from equiav.media.decode import FRAMES, Excerpt, common_span, open_media, read_clips
+from equiav.media import FRAMES, LEAST_SECONDS, ROUNDING, Cut, Excerpt, common_span, cuts, open_media, read_clips
 
 SILENCE = 10 ** (-60 / 20)  # peak of full scale, as in `prepare`
 

@@ -18,7 +18,7 @@ from equiav.errors import MediaError
 from equiav.media.clip import CLIP_SECONDS, Cut, frame_times
 from equiav.media.container import Limits, Watch, check_size, open_container, packets
 from equiav.media.streams import FALLBACK_FPS, PictureReader, SoundReader, frame_rate
-from equiav.types import Clip
+from equiav.types import DecodedClip
 
 SAMPLE_RATE = 16000
 FRAMES = 10
@@ -194,7 +194,9 @@ def _pictures(reader: PictureReader, cuts: Sequence[Cut], frames: int) -> Iterat
             ready += 1
 
 
-def decode(path: Path, *, sample_rate: int = SAMPLE_RATE, frames: int = FRAMES, seconds: float = CLIP_SECONDS) -> Clip:
+def decode(
+    path: Path, *, sample_rate: int = SAMPLE_RATE, frames: int = FRAMES, seconds: float = CLIP_SECONDS
+) -> DecodedClip:
     """The first `seconds` of a file: its waveform, and `frames` pictures evenly spaced over them.
 
     A missing stream gives None; a file with neither is refused.
@@ -214,7 +216,7 @@ def decode(path: Path, *, sample_rate: int = SAMPLE_RATE, frames: int = FRAMES, 
         pictures, times = stacked(excerpt.pictures), excerpt.times
     if waveform is None and pictures is None:
         raise MediaError(path, "holds neither sound nor picture that can be decoded")
-    return Clip(path.stem, waveform, sample_rate, pictures, times)
+    return DecodedClip(path.stem, waveform, sample_rate, pictures, times)
 
 
 def stacked(pictures: Sequence[NDArray[np.uint8]]) -> UInt8[Tensor, "k 3 h w"]:

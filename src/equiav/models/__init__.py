@@ -1,1 +1,57 @@
 """The networks of the paper: encoders f, predictor u, heads g; and the way in and out for foreign weights."""
+
+from equiav.models.classifier import Classifier, Mode, modalities
+from equiav.models.equiav import Branch, EquiAV, Representation, centroid, mean_pool
+from equiav.models.heads import ProjectionHead
+from equiav.models.layers import Block, Chosen, Tokens, draw_path, draw_tokens, initialise
+from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor
+from equiav.models.released import (
+    HEAD_WIDTH,
+    PREDICTOR_HEADS,
+    ReleasedSizes,
+    finetuned_from_released,
+    from_released,
+    kind_of_released,
+    released_sizes,
+    to_released,
+)
+from equiav.models.vit import SIZES, Size, ViT, sincos_positions
+from equiav.models.weights import State, from_mae, is_mae, load_strict, read_state
+
+__all__ = [
+    "HEAD_WIDTH",
+    "PREDICTOR_HEADS",
+    "SIZES",
+    "AttentionPredictor",
+    "Block",
+    "Branch",
+    "Chosen",
+    "Classifier",
+    "EquiAV",
+    "HypernetworkPredictor",
+    "LinearPredictor",
+    "Mode",
+    "ProjectionHead",
+    "ReleasedSizes",
+    "Representation",
+    "Size",
+    "State",
+    "Tokens",
+    "ViT",
+    "centroid",
+    "draw_path",
+    "draw_tokens",
+    "finetuned_from_released",
+    "from_mae",
+    "from_released",
+    "initialise",
+    "is_mae",
+    "kind_of_released",
+    "load_strict",
+    "mean_pool",
+    "modalities",
+    "read_state",
+    "released_sizes",
+    "sincos_positions",
+    "to_released",
+]

@@ -11,12 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equiav.data.cutting import key_of
-from equiav.data.index import META, SKIPPED, SPLITS, read_meta, read_skipped
-from equiav.data.index import Index as Prepared
-from equiav.data.manifest import Source
-from equiav.data.shards import ShardDataset
-from equiav.data.sources import SUFFIXES, find_sources, further_columns
+from equiav.data import (
+    META,
+    SKIPPED,
+    SPLITS,
+    SUFFIXES,
+    ShardDataset,
+    Source,
+    find_sources,
+    further_columns,
+    key_of,
+    read_meta,
+    read_skipped,
+)
+from equiav.data import Index as Prepared
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.files import write_whole
 from equiav.inference import Embedder

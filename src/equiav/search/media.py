@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from equiav.data.index import SPLITS
-from equiav.data.shards import ShardDataset, flac, read_flac
+from equiav.data import SPLITS, ShardDataset, flac, read_flac
 from equiav.errors import EquiAVError
 from equiav.inference.items import excerpt
-from equiav.media.decode import SAMPLE_RATE
+from equiav.media import SAMPLE_RATE
 from equiav.search.records import Entry, Hit
 
 PREPARED, SPLIT = "prepared", "split"  # keys of an entry's metadata

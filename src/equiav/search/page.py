@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 
 from equiav.inference.items import frames_of
-from equiav.media.clip import CLIP_SECONDS as QUERY_SECONDS
-from equiav.report.html import Page, data_uri
+from equiav.media import CLIP_SECONDS as QUERY_SECONDS
+from equiav.report import Page, data_uri
 from equiav.search.media import Sound, picture_file, sound_file, sound_of
 from equiav.search.records import Hit
 

@@ -11,12 +11,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from equiav.augment.pipeline import Pipeline, PipelineDraw
-from equiav.media.image import normalise
-from equiav.media.inputs import Inputs
-from equiav.models.classifier import Classifier
-from equiav.models.layers import draw_path
-from equiav.models.vit import ViT
+from equiav.augment import Pipeline, PipelineDraw
+from equiav.media import Inputs, normalise
+from equiav.models import Classifier, ViT, draw_path
 from equiav.randomness import stream
 from equiav.training.mixing import MixedBatch, Mixing, draw_mixing
 from equiav.types import Batch, Modality

@@ -17,11 +17,16 @@ from equiav.build_labelled import LabelledSplits, build_splits, resolve_finetuni
 from equiav.checkpoint import BEST, save_checkpoint
 from equiav.config import Config
 from equiav.distributed import broadcast_flag, gather, rank, world_size
-from equiav.evaluation.classifying import Classified, classify_dataset
-from equiav.evaluation.classifying_report import classification_page, classification_record
-from equiav.evaluation.output import RESULTS, write_evaluation
+from equiav.evaluation import (
+    RESULTS,
+    Classified,
+    classification_page,
+    classification_record,
+    classify_dataset,
+    write_evaluation,
+)
 from equiav.inference.classifier import load_classifier
-from equiav.models.classifier import Classifier
+from equiav.models import Classifier
 from equiav.training.classify import Classification, ClassifierDraws, draw_classifier_step, step_mixing
 from equiav.training.log import RunLog
 from equiav.training.mixing import MixedBatch, Mixing, mix_batch

@@ -9,15 +9,11 @@ from typing import Any
 
 from equiav.build_labelled import sections
 from equiav.config import Config, ShardsConfig
-from equiav.data.benchmarks import read_benchmark
-from equiav.data.index import INDEX, META
-from equiav.data.prepare import prepare
-from equiav.data.shards import ShardDataset
+from equiav.data import INDEX, META, ShardDataset, prepare, read_benchmark
 from equiav.distributed import broadcast_flag, rank
 from equiav.errors import ConfigError, DataError, EquiAVError
-from equiav.evaluation.output import write_evaluation
-from equiav.report.figures import bars, new_figure, png
-from equiav.report.html import Page, cards, table
+from equiav.evaluation import write_evaluation
+from equiav.report import Page, bars, cards, new_figure, png, table
 from equiav.training.finetune import finetune
 from equiav.training.run import Say, log
 

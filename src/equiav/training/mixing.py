@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from equiav.media.image import to_float
+from equiav.media import to_float
 from equiav.types import Batch
 
 

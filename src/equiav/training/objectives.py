@@ -11,13 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
-from equiav.augment.pipeline import Pipeline, PipelineDraw
-from equiav.losses.contrastive import equimod, info_nce, nt_xent
-from equiav.losses.equiav import LossWeights, equiav
-from equiav.media.image import normalise
-from equiav.media.inputs import Inputs
-from equiav.models.equiav import EquiAV, mean_pool
-from equiav.models.layers import Chosen, Tokens, draw_tokens
+from equiav.augment import Pipeline, PipelineDraw
+from equiav.losses import LossWeights, equiav, equimod, info_nce, nt_xent
+from equiav.media import Inputs, normalise
+from equiav.models import Chosen, EquiAV, Tokens, draw_tokens, mean_pool
 from equiav.randomness import stream
 from equiav.types import Batch, LossTerms, Modality
 

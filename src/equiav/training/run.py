@@ -19,12 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state
 from equiav.config import Config
-from equiav.data.dataset import ClipDataset
-from equiav.data.loader import Schedule, training_batches
+from equiav.data import ClipDataset, Schedule, training_batches
 from equiav.distributed import broadcast_flag, everyone, rank, world_size
 from equiav.errors import CheckpointError, EquiAVError, TrainingError
 from equiav.inference import BANK
-from equiav.models.weights import load_strict
+from equiav.models import load_strict
 from equiav.training.ahead import on_device
 from equiav.training.guards import refuse_changed, refuse_nan
 from equiav.training.log import Progress, RunLog

@@ -10,8 +10,7 @@ from equiav.build import encoder_size
 from equiav.checkpoint import Checkpoint, load_checkpoint
 from equiav.config import Config
 from equiav.errors import CheckpointError
-from equiav.models.classifier import Classifier
-from equiav.models.weights import load_strict
+from equiav.models import Classifier, load_strict
 
 
 def load_encoders(model: Classifier, config: Config, classes: tuple[str, ...], path: Path) -> None:

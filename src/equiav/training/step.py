@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equiav.losses.equiav import LossWeights
+from equiav.losses import LossWeights
 from equiav.training.objectives import Objective, Projections, StepDraws
 from equiav.types import Batch, LossTerms
 

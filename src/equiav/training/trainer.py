@@ -11,14 +11,13 @@ from equiav.build import build_bank, build_inputs, build_model, build_pipelines
 from equiav.build_data import build_clips, build_schedule
 from equiav.checkpoint import load_checkpoint
 from equiav.config import Config
-from equiav.data.dataset import ClipDataset
+from equiav.data import ClipDataset
 from equiav.distributed import rank
 from equiav.errors import DataError
-from equiav.evaluation.benchmark import Record, retrieval_record
+from equiav.evaluation import Record, retrieval_record
 from equiav.inference import BANK, save_model
-from equiav.losses.equiav import LossWeights
-from equiav.models.equiav import EquiAV
-from equiav.models.weights import load_strict
+from equiav.losses import LossWeights
+from equiav.models import EquiAV, load_strict
 from equiav.training.guards import health, refuse_impossible
 from equiav.training.log import RunLog
 from equiav.training.objectives import Objective, draw_step, strategy_weights

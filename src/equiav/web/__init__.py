@@ -1,1 +1,35 @@
-"""`equiav serve`: a page on this machine to search a collection and to see where sounds come from."""
+"""`equiav serve`: a page on this machine to search a collection and to see where sounds come from.
+
+Modules that need the packages of the extra `web` (clips, connections, page, security) are not imported here: without
+them `require_gradio` still has to say so in one line.
+"""
+
+from equiav.web.cards import clips_html, looks_html
+from equiav.web.examples import write_examples
+from equiav.web.limits import UploadLimits, spoken
+from equiav.web.map import Map, flatten, map_html
+from equiav.web.scenes import demo_index, write_film
+from equiav.web.server import listening, own_folder, require_gradio, serve, stay_at_home, sweep, swept
+from equiav.web.service import Service, open_collection
+
+__all__ = [
+    "Map",
+    "Service",
+    "UploadLimits",
+    "clips_html",
+    "demo_index",
+    "flatten",
+    "listening",
+    "looks_html",
+    "map_html",
+    "open_collection",
+    "own_folder",
+    "require_gradio",
+    "serve",
+    "spoken",
+    "stay_at_home",
+    "sweep",
+    "swept",
+    "write_examples",
+    "write_film",
+]

@@ -7,9 +7,8 @@ from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
-from equiav.report.html import data_uri, picture_png
-from equiav.search.media import PREPARED
-from equiav.search.records import Hit
+from equiav.report import data_uri, picture_png
+from equiav.search import PREPARED, Hit
 from equiav.web.service import Look
 
 # What browsers play by themselves; of anything else the sound is decoded for them.

@@ -9,8 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, Response
 
 from equiav.errors import DataError
-from equiav.search.media import sound_of
-from equiav.search.records import Entry
+from equiav.search import Entry, sound_of
 from equiav.web.cards import FILMS
 from equiav.web.examples import as_wav
 from equiav.web.service import Service

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from equiav.report.html import wav
-from equiav.search.index import Index
-from equiav.search.media import Sound, sound_of
-from equiav.search.records import Entry
+from equiav.report import wav
+from equiav.search import Entry, Index, Sound, sound_of
 from equiav.web.cards import FILMS
 
 EXAMPLES = 4

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.report.html import data_uri
-from equiav.search.index import Index
-from equiav.search.records import SIDES, Side
+from equiav.report import data_uri
+from equiav.search import SIDES, Index, Side
 
 POINTS = 1500  # of each side at most
 PICTURES = 200  # points that show their picture, at most

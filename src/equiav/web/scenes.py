@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.build_data import build_clips
-from equiav.data.dataset import WorldDataset
+from equiav.data import WorldDataset
 from equiav.errors import EquiAVError
 from equiav.inference import Embedder
-from equiav.search.index import Index
-from equiav.search.records import Entry
+from equiav.search import Entry, Index
 
 SCENES = 96
 SIDE = 192  # drawn larger than the model sees them: for people

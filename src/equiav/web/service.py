@@ -14,15 +14,11 @@ from torch import Tensor
 
 from equiav.checkpoint import CONFIG, resolve
 from equiav.errors import EquiAVError, MediaError
-from equiav.evaluation.localisation import localise
-from equiav.evaluation.localisation_report import overlay, pixels, scale_of
+from equiav.evaluation import localise, overlay, pixels, scale_of
 from equiav.inference import Embedder, load_model
 from equiav.inference.items import PICTURES, excerpt, frames_of, waveform_of
-from equiav.media.container import Limits
-from equiav.media.decode import open_media, stacked
-from equiav.search.index import INDEX, Index
-from equiav.search.query import ask
-from equiav.search.records import Hit
+from equiav.media import Limits, open_media, stacked
+from equiav.search import INDEX, Hit, Index, ask
 from equiav.web.limits import MEGABYTE, UploadLimits, spoken
 from equiav.web.scenes import demo_index
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from jaxtyping import Int64
 from torch import Tensor
 
-from equiav.report.figures import matrix, new_figure, png
+from equiav.report import matrix, new_figure, png
 
 MOST_CLASSES = 40  # bars on one figure; of more classes, the worst and the best halves
 NAMED_CLASSES = 60  # rows of a confusion matrix that can still carry names
