@@ -66,6 +66,15 @@ def test_without_the_extra(monkeypatch):
         require_gradio()
 
 
+@pytest.mark.process
+def test_command_without_the_extra(tmp_path):
+    packages = ["gradio", "fastapi", "starlette", "uvicorn", "h11"]
+    code = f"import sys; sys.modules.update(dict.fromkeys({packages})); from equiav.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "serve"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "equiav: the page needs gradio: pip install 'equiav[web]'\n"
+
+
 def test_a_gradio_that_fetches_otherwise_is_refused():
     with pytest.raises(EquiAVError, match=r"this version of gradio is not known.*pip install -U 'equiav\[web\]'"):
         stay_at_home(SimpleNamespace())

@@ -28,17 +28,16 @@ from equiav.web import (
     Map,
     Service,
     UploadLimits,
-    clip_routes,
     clips_html,
     demo_index,
     flatten,
     looks_html,
     map_html,
     open_collection,
-    sound_as_wav,
     spoken,
     write_examples,
 )
+from equiav.web.clips import clip_routes, sound_as_wav
 from tests.training.small import small_config
 
 

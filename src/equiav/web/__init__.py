@@ -1,7 +1,10 @@
-"""`equiav serve`: a page on this machine to search a collection and to see where sounds come from."""
+"""`equiav serve`: a page on this machine to search a collection and to see where sounds come from.
+
+Modules that need the packages of the extra `web` (clips, connections, page, security) are not imported here: without
+them `require_gradio` still has to say so in one line.
+"""
 
 from equiav.web.cards import clips_html, looks_html
-from equiav.web.clips import clip_routes, sound_as_wav
 from equiav.web.examples import write_examples
 from equiav.web.limits import UploadLimits, spoken
 from equiav.web.map import Map, flatten, map_html
@@ -11,12 +14,10 @@ from equiav.web.server import listening, own_folder, require_gradio, serve, stay
 from equiav.web.service import Service, open_collection
 
 __all__ = [
-    "Access",
     "Map",
     "Security",
     "Service",
     "UploadLimits",
-    "clip_routes",
     "clips_html",
     "demo_index",
     "flatten",
@@ -27,10 +28,8 @@ __all__ = [
     "own_folder",
     "require_gradio",
     "serve",
-    "sound_as_wav",
     "spoken",
     "stay_at_home",
-    "stored_bytes",
     "sweep",
     "swept",
     "write_examples",
