@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from equiav.cli import app
 from equiav.config import ShardsConfig, load_config
 from equiav.data import LabelledClips, Targets, collate, hold_out, read_classes, split_of
 from equiav.errors import CheckpointError, ConfigError, DataError
-from equiav.evaluation import classification_page, classification_record, classify_dataset
+from equiav.evaluation import Classification, Results, classify_dataset
 from equiav.inference import load_model
 from equiav.inference.classifier import load_classifier
 from equiav.models import Block, draw_path
@@ -339,14 +338,14 @@ def test_scores_of_one_class_compare_between_clips():
     splits = build_splits(config)
     classifier = build_classifier(resolve_finetuning(config, splits, 1)[0])
     classifier.register_forward_hook(lambda module, given, logits: logits + 10 * torch.arange(len(logits))[:, None])
-    inputs = build_inputs(config.audio)
+    loaded = LoadedClassifier(classifier, config, splits.classes, {})
+    assert loaded.single
     for all_frames in (False, True):
-        found = classify_dataset(classifier, splits.validation, inputs, single=True, all_frames=all_frames)
-        assert float(found.scores.max()) < 0
-    raw = classify_dataset(classifier, splits.validation, inputs, single=False)
-    assert float(raw.scores[3].max()) > 20
-    one = classify_dataset(classifier, splits.validation, inputs, single=True)
-    torch.testing.assert_close(one.scores, raw.scores.log_softmax(dim=1))
+        assert float(classify_dataset(loaded, splits.validation, all_frames=all_frames).max()) < 0
+    several = config.model_copy(update={"finetune": config.finetune.model_copy(update={"loss": "bce"})})
+    raw = classify_dataset(replace(loaded, config=several), splits.validation)
+    assert float(raw[3].max()) > 20
+    torch.testing.assert_close(classify_dataset(loaded, splits.validation), raw.log_softmax(dim=1))
 
 
 def test_an_undefined_score_is_no_best_for_ever(tmp_path):
@@ -354,7 +353,7 @@ def test_an_undefined_score_is_no_best_for_ever(tmp_path):
     run.every, run._write_best = 1, lambda: None
     for run.step, score in ((1, None), (2, None), (3, 0.0), (4, None)):
         values = {run.tune.metric: score}
-        run.validate = lambda values=values: SimpleNamespace(metrics=lambda: SimpleNamespace(record=lambda: values))
+        run.validate = lambda values=values: Results({"metrics": values}, primary="")
         run._evaluate(None)
         assert run.best["step"] == min(run.step, 3)
 
@@ -366,10 +365,10 @@ def test_what_is_said_and_judged_afterwards(tmp_path):
     said = "these clips took no part in it"
     assert said in (tmp_path / "run/report.html").read_text()
     loaded, clips = load_classifier(tmp_path / "run"), build_splits(config).test
-    found = classify_dataset(loaded.model, clips, build_inputs(config.audio), single=loaded.single)
-    record = classification_record(loaded, found, split="test")
-    assert said not in classification_page(loaded, clips, found, record, own=False).html()
-    assert said not in classification_page(replace(loaded, meta={}), clips, found, record).html()
+    for evaluator, model in (
+        (Classification(split="test", own_data=False), loaded), (Classification(split="test"), replace(loaded, meta={})),
+    ):  # fmt: skip
+        assert said not in evaluator(model, clips).write(tmp_path / "page").read_text()
     for more, frames in (([], "all"), (["--middle-frame"], "middle")):
         arguments = ["evaluate", "classification", str(tmp_path / "run"), "--out", str(tmp_path / "out"), *more]
         assert CliRunner().invoke(app, arguments).exit_code == 0
