@@ -28,7 +28,7 @@ def main() -> None:
     for place in places:
         loaded = load_model(place)
         clips = build_dataset(with_data(loaded.config, data), "test")
-        record = equivariance_record(loaded, clips, count=int(count), say=lambda line: None)
+        record = equivariance_record(loaded, clips, count=int(count), progress=lambda line: None)
         facts = {"steps": loaded.meta["step"], "batch": loaded.config.train.batch}
         seeds[str(loaded.config.seed)] = facts | record
         write_json(RESULTS / f"equivariance_{name}.json", {"seeds": seeds, "provenance": provenance()})

@@ -48,7 +48,7 @@ def main() -> None:
     draws = draw_step(augment, BATCH, 16, 0, 0)
     pieces = {
         "decode sound": lambda: [clips.waveform(i) for i in numbers],
-        "decode picture": lambda: [clips.picture(i, 5) for i in numbers],
+        "decode picture": lambda: [clips.frame(i, 5) for i in numbers],
         "collate": lambda: collate([clips.sample(i, 5) for i in numbers]),
         "filter bank": lambda: standardise(bank(batch.waveforms, batch.lengths), -4.346, 4.332),
         "augment sound": lambda: augment["audio"].apply(x_a, draws.audio.intra),

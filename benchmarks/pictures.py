@@ -24,7 +24,7 @@ from equiav.inference import LoadedModel, load_model
 from equiav.media import normalise, to_float
 from equiav.models import centroid, mean_pool
 from equiav.randomness import generator
-from equiav.report import heat_overlay, new_figure, outlined, image_row, save
+from equiav.report import heat_overlay, image_row, new_figure, outlined, save
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 VECTORS = 200
@@ -102,7 +102,7 @@ def centroid_figure(loaded: LoadedModel, clips: ClipDataset, path: Path) -> None
 def telling(clips: WorldDataset) -> list[int]:
     """The first scenes in which one thing sounds and another is silent."""
     scenes = ((i, clips.scene(i)) for i in range(len(clips)))
-    return [i for i, s in scenes if len(s.sounding) == 1 and len(s.things) >= 2][: SCENES + 1]
+    return [i for i, s in scenes if len(s.sounding) == 1 and len(s.objects) >= 2][: SCENES + 1]
 
 
 @torch.inference_mode()

@@ -43,7 +43,7 @@ def children_cpu() -> float:
 
 
 def with_equiav(source: Path, out: Path) -> None:
-    code = "import sys; from pathlib import Path; from equiav.data.prepare import find_sources, prepare; "
+    code = "import sys; from pathlib import Path; from equiav.data import find_sources, prepare; "
     code += "prepare(find_sources(Path(sys.argv[1])), Path(sys.argv[2]), workers=1)"
     subprocess.run([sys.executable, "-c", code, str(source), str(out)], check=True)
 

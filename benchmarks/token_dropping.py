@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from base_step import SIZES, Stepper, config_of
-from equiav.ablation import paired_difference
-from equiav.build import build_dataset, build_inputs
+from equiav.build import build_inputs
+from equiav.build import build_dataset
 from equiav.evaluation import retrieval_record
 from equiav.inference import load_model
 from equiav.io import provenance, write_json
+from equiav.reproduction import paired_difference
 from equiav.training import train_on_cores
 
 ROOT = Path(__file__).parents[1]

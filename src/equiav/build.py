@@ -38,6 +38,7 @@ from equiav.config import (
     PredictorConfig,
     ShardsConfig,
     VisualConfig,
+    WorldConfig,
     resolve_name,
 )
 from equiav.data import (
@@ -357,23 +358,23 @@ def _paired_set(path: str, size: int, seconds: float, sample_rate: int) -> Paire
 def build_dataset(config: Config, split: Split) -> Dataset:
     """The clips of one split."""
     data, size, rate = config.data, config.visual.size, config.audio.sample_rate
-    match data.kind:
-        case "world":
+    match data:
+        case WorldConfig():
             difficulty = Difficulty(
-                max_things=data.max_things, max_sounding=data.max_sounding, another=data.another, duet=data.duet
+                max_objects=data.max_things, max_sounding=data.max_sounding, another=data.another, duet=data.duet
             )
             world = World(data.seed, size, data.seconds, rate, difficulty=difficulty)
             starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
             used = min(data.used or data.count, data.count)
             counts = {"train": used, "validation": data.validation, "test": data.test}
             return WorldDataset(world, starts[split], counts[split])
-        case "paired":
+        case PairedConfig():
             source = _paired_set(data.path, size, data.seconds, rate)
             return PairedDataset(source, split, data.anchor, data.partners, config.seed)
-        case "shards":
+        case ShardsConfig():
             folder = data.test if split == "test" and data.test else data.path
             return ShardDataset(Path(folder), split, size=size)
-        case "cavmae":
+        case CavMaeConfig():
             listed = {"train": data.train, "validation": data.validation, "test": data.test}[split]
             if listed is None:
                 raise DataError("data.test: this recipe names no test file; set it, or ask for the validation split")
@@ -381,7 +382,7 @@ def build_dataset(config: Config, split: Split) -> Dataset:
             entries = read_cavmae(Path(listed))
             return CavMaeDataset(entries, size, seconds=seconds, sample_rate=rate, fallback=data.fallback)
         case foreign:
-            dataset: Dataset = resolve_name(foreign, Dataset)(config, split, **data.options)
+            dataset: Dataset = resolve_name(foreign.kind, Dataset)(config, split, **foreign.options)
             return dataset
 
 
@@ -427,7 +428,7 @@ def build_schedule(config: Config, clips: Dataset) -> Schedule:
     if isinstance(data, CavMaeConfig) and data.weights is not None:
         weights = read_weights(Path(data.weights), clips=len(clips))
     if isinstance(data, ShardsConfig) and data.one_per_source:
-        groups = tuple(clips.clip(i).group for i in range(len(clips)))
+        groups = tuple(clips.group(i) for i in range(len(clips)))
     return Schedule(len(clips), clips.frames, config.train.batch, config.seed, weights, groups)
 
 
@@ -576,12 +577,12 @@ def _part(config: Config, split: Split) -> tuple[Dataset, NDArray[np.int64]]:
     whole = ShardDataset(Path(data.path), None if data.fold else "train", size=config.visual.size)
     rows = np.arange(len(whole))
     if data.fold is not None:
-        folds = np.array([whole.info(i).get("fold") or 0 for i in range(len(whole))])
+        folds = np.array([whole.clip(i).fold or 0 for i in range(len(whole))])
         if data.fold not in folds:
             known = ", ".join(map(str, sorted(set(folds.tolist()) - {0}))) or "none"
             raise DataError(f"{data.path}: no fold {data.fold}; its folds are {known}")
         if split == "test":
             return whole, rows[folds == data.fold]
         rows = rows[folds != data.fold]
-    held = hold_out([whole.clip(int(i)).group for i in rows], finetune.validation_share)
+    held = hold_out([whole.group(int(i)) for i in rows], finetune.validation_share)
     return whole, rows[held] if split == "validation" else rows[~held]

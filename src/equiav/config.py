@@ -33,7 +33,7 @@ ADDED = (
     "model.visual",
     "modalities",
 )
-LONGEST = 1 << 20  # characters of a recipe
+LONGEST = 1 << 16  # characters of a recipe; PyYAML needs seconds for more
 MOST_TOKENS = 65_536  # of one input
 FOREIGN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
 MODALITY = re.compile(r"[a-z][a-z0-9_]*")  # weights are stored as modality.part
@@ -558,7 +558,8 @@ def _parse_yaml(text: str, where: str) -> Any:
         return yaml.load(text, _PlainLoader)  # a SafeLoader
     except RecursionError:
         raise ConfigError(f"{where}: not YAML (nested too deeply)") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: numbers and dates out of range
+    except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:
+        # Beside its own errors PyYAML lets through what goes wrong with absurd numbers, dates and explicit tags.
         raise ConfigError(f"{where}: not YAML ({' '.join(str(error).split())})") from error
 
 

@@ -16,7 +16,7 @@ from equiav.checkpoint import checkpoints_of
 from equiav.config import load_config, shipped_recipe
 from equiav.data import Dataset, Subset
 from equiav.errors import ConfigError
-from equiav.evaluation import Localisation, Probe, Results, Retrieval, embed_dataset
+from equiav.evaluation import Localisation, Probe, Results, Retrieval, embed_dataset, equivariance_record
 from equiav.inference import LoadedModel, load_model
 from equiav.io import provenance
 from equiav.training import LOG, train_on_cores
@@ -94,7 +94,6 @@ def _equivariance(model: LoadedModel, test: Dataset, report: Callable[[str], Non
     """Whether the predictor follows the augmentation, where one was trained."""
     if model.config.objective.intra != "equivariant":
         return None
-    from equiav.evaluation.equivariance import equivariance_record
 
     return equivariance_record(model, test, **EQUIVARIANCE, progress=report)
 

@@ -222,7 +222,7 @@ def example_frames(loaded: LoadedModel) -> list[Tensor]:
     """Frames to compare on: scenes of the generated world, and one that is black."""
     side = loaded.config.visual.size
     world = World(size=side)
-    scenes = torch.stack([world.pictures(i)[0] for i in range(max(BATCHES))])
+    scenes = torch.stack([world.video(i)[0] for i in range(max(BATCHES))])
     return [torch.zeros(1, 3, side, side, dtype=torch.uint8), *(scenes[:n] for n in BATCHES)]
 
 

@@ -17,7 +17,7 @@ def write_gallery(world: World, out: Path, *, count: int, start: int = 0) -> Non
     bank = FilterBank(world.sample_rate, frames=16 * max(1, int(world.seconds * 100) // 16), bins=64)
     scenes = []
     for index in range(start, start + count):
-        waveform, frames, boxes = world.waveform(index), world.pictures(index), world.boxes(index)
+        waveform, frames, boxes = world.waveform(index), world.video(index), world.boxes(index)
         shown = {}
         for k in (0, world.frames // 2, world.frames - 1):
             frame = frames[k].permute(1, 2, 0).numpy().repeat(SCALE, 0).repeat(SCALE, 1)

@@ -72,19 +72,20 @@ def test_clips_are_served_by_name(client, media):
     assert client.get(f"/clip/sound?id={name}").content.startswith(b"RIFF")
 
 
-def test_a_file_that_nobody_uploaded_is_not_read(client, served, tmp_path, media):
+def test_recordings_are_not_processed_here(client, served):
+    before = served.files()
+    for path in ("/gradio_api/process_recording", "/gradio_api/process_recording/"):
+        assert client.post(path, files={"file": ("a.webm", bytes(1000))}).text == "Not found."
+    assert served.files() == before
+
+
+def test_private_files_are_not_copied(client, served, tmp_path, media):
     private = tmp_path / "private.mp4"
     private.write_bytes(media["search_by_video"][1])
     before = served.files()
     for api in ("search_by_video", "locate_in_video", "search_by_picture"):
         assert ask(client, api, str(private)).outcome == "error"
     assert not [p for p in served.files() - before if p.name == private.name]
-
-
-def test_addresses_are_not_fetched(client):
-    answer = ask(client, "search_by_sound", "https://example.org/sound.wav")
-    assert answer.outcome == "error"
-    assert "addresses are not fetched" in answer.text
 
 
 def test_too_large(client):

@@ -12,13 +12,18 @@ WAIT = 120_000
 
 @pytest.fixture
 def visit(chromium, served):
-    """Opens the page at a width; afterwards everything that was asked for must have been asked of this machine."""
-    pages, hosts = [], set()
+    """Opens the page at a width; afterwards all that it asked for was of this machine, and on the list of routes."""
+    pages, hosts, refused = [], set(), []
+
+    def note(response):
+        if response.status in (400, 401, 403, 404, 405):
+            refused.append(response.url)
 
     def open_page(width=1000):
         page = chromium.new_page(viewport={"width": width, "height": 844})
         page.set_default_timeout(WAIT)
         page.on("request", lambda request: hosts.add(urlparse(request.url).hostname))
+        page.on("response", note)
         page.goto(served.address)
         page.wait_for_selector("text=What goes with it?")
         pages.append(page)
@@ -28,6 +33,7 @@ def visit(chromium, served):
     for page in pages:
         page.close()
     assert hosts - {None} == {"127.0.0.1"}  # None: data: and blob:, which lie in the page
+    assert not refused
 
 
 def open_tab(page, name):
@@ -55,6 +61,16 @@ def test_search_by_sound(visit, media):
     film.hover()
     film.evaluate("film => film.play()")
     page.wait_for_function("film => film.currentTime > 0.1", arg=film.element_handle())
+
+
+def test_search_by_a_recording(visit):
+    page = visit()
+    panel = open_tab(page, "Sound")
+    panel.get_by_label("Record audio").first.click()
+    panel.get_by_role("button", name=re.compile("Record")).first.click()
+    page.wait_for_timeout(2000)
+    panel.get_by_role("button", name=re.compile("Stop")).first.click()
+    assert len(scores(page, "#search_by_sound")) == 12
 
 
 def test_examples_can_be_clicked(visit):

@@ -179,7 +179,7 @@ def test_real_lists(shared: Path) -> None:
 
 def test_a_recipe_reads_it(data_file: Path, tmp_path: Path) -> None:
     """From JSON and weight file to a schedule, by configuration alone."""
-    from equiav.build_data import build_clips, build_schedule, present_splits
+    from equiav.build import build_dataset, build_schedule, present_splits
     from equiav.config import parse_config
 
     count = len(read_cavmae(data_file))
@@ -192,9 +192,9 @@ def test_a_recipe_reads_it(data_file: Path, tmp_path: Path) -> None:
     }
     config = parse_config(recipe, "recipe")
     with pytest.raises(DataError, match=r"data\.test: this recipe names no test file"):
-        build_clips(config, "test")
+        build_dataset(config, "test")
     assert present_splits(config) == {"train", "validation"}
-    clips = build_clips(config, "train")
+    clips = build_dataset(config, "train")
     schedule = build_schedule(config, clips)
     assert len(clips) == count
     assert schedule.weights is not None

@@ -221,7 +221,7 @@ def test_hostile_files_cost_only_themselves(folder, tmp_path):
     assert summary.used + summary.skipped == len(sources)
     reasons = {source: reason for source, start, reason in read_skipped(out) if not start}
     assert all(reasons.values())
-    kept = {source.name for source in sources} - set(reasons)
+    kept = {source.id for source in sources} - set(reasons)
     assert good | {"u-eight.mkv", "u-fast.mkv", "u-dot.mkv"} <= kept
     assert not {name for name in kept if name.startswith("s-")}
     assert reasons["s-copy.mp4"] == "same content as good0.mp4"

@@ -12,31 +12,32 @@ import subprocess
 import sys
 import tarfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from equiav.data import (
-    CRASHED,
-    SLOW,
-    Assembly,
     Failure,
-    Index,
+    PreparedIndex,
     ShardDataset,
-    Source,
+    Workers,
     find_sources,
-    finish,
     merge,
     prepare,
     read_meta,
     read_skipped,
-    run_isolated,
     split_of,
+    tick,
 )
-from equiav.errors import Busy, DataError
-from equiav.media import FilterBank
+from equiav.errors import Busy, DataError, MediaError
+from equiav.media import FilterBank, read_image
+from equiav.types import Clip
 from tests.media.making import number_of, sine, write_media
+
+PREPARE = sys.modules["equiav.data.prepare"]  # the function of that name hides it
 
 pytestmark = pytest.mark.process
 
@@ -95,12 +96,12 @@ def test_a_folder_becomes_clips(media, whole):
 
 
 def test_stored_frames_are_those_of_the_stated_times(whole):
-    index = Index(whole)
-    for row, clip in enumerate(index.rows()):
-        data = ShardDataset(whole, clip.split)
+    index = PreparedIndex(whole)
+    for row, stored in enumerate(index.rows()):
+        data = ShardDataset(whole, stored.clip.split)
         place = int(np.flatnonzero(data.rows == row)[0])
         times = data.info(place)["times"]
-        shown = [number_of(data.whole_picture(place, k).permute(1, 2, 0).numpy()) for k in range(10)]
+        shown = [number_of(data.frame(place, k, whole=True).permute(1, 2, 0).numpy()) for k in range(10)]
         assert shown == [int(t * 10 + 1e-3) for t in times]
 
 
@@ -108,7 +109,7 @@ def test_clips_behind_the_first_of_a_shard_are_found(media, tmp_path):
     """Members are stored by their offset in the shard; a wrong one would fail its checksum."""
     prepare(find_sources(media / "day0"), tmp_path, workers=1, clip_seconds=1.0, short_side=48)
     data = ShardDataset(tmp_path, None)
-    assert len({clip.shard for clip in Index(tmp_path).rows()}) < len(data)
+    assert len({stored.shard for stored in PreparedIndex(tmp_path).rows()}) < len(data)
     for place in range(len(data)):
         assert data.sample(place, 9).waveform.any()
 
@@ -221,7 +222,7 @@ def test_killed_and_carried_on_equals_uninterrupted(media, whole, tmp_path):
     assert (out / "skipped.csv").read_text() == (whole / "skipped.csv").read_text()
 
 
-@pytest.mark.parametrize("step", ["write_index", "write_json"])
+@pytest.mark.parametrize("step", ["IndexWriter", "_finish"])
 def test_stopped_while_finishing(media, whole, tmp_path, monkeypatch, step):
     """All shards stand and all fragments are gone: nothing is read again."""
     out = tmp_path / "out"
@@ -230,13 +231,13 @@ def test_stopped_while_finishing(media, whole, tmp_path, monkeypatch, step):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(finish, step, stop)
+        patch.setattr(PREPARE, step, stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(find_sources(media), out, workers=2, **SMALL)
     with pytest.raises(DataError, match="holds no finished data"):
         ShardDataset(out, "train")
     with monkeypatch.context() as patch:
-        patch.setattr("equiav.data.prepare.run_isolated", lambda cutter, jobs, **_: iter(()) if not jobs else stop())
+        patch.setattr(PREPARE, "_in_workers", lambda cutter, jobs, workers: (stop() for _ in jobs))
         prepare(find_sources(media), out, workers=2, **SMALL)
     assert contents(out) == contents(whole)
     assert (out / "meta.json").read_text() == (whole / "meta.json").read_text()
@@ -244,15 +245,16 @@ def test_stopped_while_finishing(media, whole, tmp_path, monkeypatch, step):
 
 def test_stopped_in_the_middle_of_a_shard(media, whole, tmp_path, monkeypatch):
     """Half a shard never stands where a whole one belongs."""
-    out, contents_of = tmp_path / "out", Assembly._contents
+    out, writer = tmp_path / "out", PREPARE.ShardWriter
+    contents_of = writer._contents
 
-    def half(self, shard):
-        yield next(contents_of(self, shard))
-        if shard.number:
+    def half(self, pieces):
+        yield next(contents_of(self, pieces))
+        if shards_of(out):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Assembly, "_contents", half)
+        patch.setattr(writer, "_contents", half)
         with pytest.raises(KeyboardInterrupt):
             prepare(find_sources(media), out, workers=2, **SMALL)
     assert {path.stat().st_size for path in (out / "shards").glob("*.tar")} <= {
@@ -286,8 +288,10 @@ def test_two_parts_merged_equal_one_run(media, whole, tmp_path):
     one, two = (json.loads((folder / "meta.json").read_text()) for folder in (tmp_path / "merged", whole))
     assert {**one, "shards": 0} == {**two, "shards": 0}
     assert summary.clips == two["clips"]
-    assert read_skipped(tmp_path / "merged") == read_skipped(whole)
-    assert [row.key for row in Index(tmp_path / "merged").rows()] == [row.key for row in Index(whole).rows()]
+    assert list(read_skipped(tmp_path / "merged")) == list(read_skipped(whole))
+    assert [row.clip for row in PreparedIndex(tmp_path / "merged").rows()] == [
+        row.clip for row in PreparedIndex(whole).rows()
+    ]
     data, other = ShardDataset(tmp_path / "merged", "train"), ShardDataset(whole, "train")
     for index in range(len(data)):
         assert torch.equal(data.sample(index, 4).frame, other.sample(index, 4).frame)
@@ -328,7 +332,7 @@ def test_one_modality_alone(tmp_path):
         assert {data.source(i) for i in range(len(data))} == used
         assert data.frames == (10 if need == ("video",) else 0)
         if need == ("video",):
-            assert data.picture(0, 0).shape == (3, 224, 224)
+            assert data.frame(0, 0).shape == (3, 224, 224)
             with pytest.raises(DataError, match="hold only video"):
                 data.waveform(0)
         else:
@@ -336,7 +340,7 @@ def test_one_modality_alone(tmp_path):
 
 
 def sources_in(root):
-    return [Source(s.name, s.path, split="train") for s in find_sources(root)]
+    return [replace(source, split="train") for source in find_sources(root)]
 
 
 def test_stretches_and_labels_from_tables(media, tmp_path):
@@ -354,17 +358,18 @@ def test_stretches_and_labels_from_tables(media, tmp_path):
     assert (summary.clips, summary.skipped) == (2, 1)
     data = ShardDataset(tmp_path / "out", "train")
     assert data.labels(0) == ("dog", "cat")
-    assert data.seconds(0) == pytest.approx(1.5)
+    assert data.clip(0).seconds == pytest.approx(1.5)
     later = ShardDataset(tmp_path / "out", "validation")
-    assert later.info(0)["start"] == 2
-    assert number_of(later.whole_picture(0, 0).permute(1, 2, 0).numpy()) == 21
+    assert later.clip(0).start == 2
+    assert number_of(later.frame(0, 0, whole=True).permute(1, 2, 0).numpy()) == 21
     assert later.group(0) == data.group(0) == str(film)
 
 
 def test_lists_of_paths_and_json_lines(media, tmp_path):
     shutil.copy(media / "day0/film00.mp4", tmp_path / "here.mp4")
     (tmp_path / "list.txt").write_text("here.mp4\n\n")
-    assert find_sources(tmp_path / "list.txt") == [Source("here.mp4", tmp_path / "here.mp4", group="here.mp4")]
+    here = Clip("here.mp4", "here.mp4", tmp_path / "here.mp4", group="here.mp4")
+    assert find_sources(tmp_path / "list.txt") == [here]
     (tmp_path / "list.jsonl").write_text('{"path": "here.mp4", "labels": ["a", "b"], "name": "n"}\n')
     assert find_sources(tmp_path / "list.jsonl")[0].labels == ("a", "b")
     for name, content, reason in (
@@ -382,7 +387,7 @@ def test_lists_of_paths_and_json_lines(media, tmp_path):
         find_sources(tmp_path / "nothing")
 
 
-def misbehave(job, tick):
+def misbehave(job):
     """What decoders do to their process."""
     match job:
         case "crash":
@@ -400,13 +405,74 @@ def misbehave(job, tick):
 
 def test_workers_that_die_or_hang_cost_only_their_work():
     jobs = ["a", "crash", "b", "hang", "c", "slow", "d", "memory", "e"]
-    results = dict(run_isolated(misbehave, jobs, workers=2, patience=1.5))
-    assert results == {
-        **{job: job.upper() for job in ("a", "b", "c", "d", "e", "slow")},
-        "crash": Failure(CRASHED),
-        "memory": Failure(CRASHED),
-        "hang": Failure(SLOW),
+    with Workers(2, patience=1.5) as workers:
+        results = dict(workers.map(misbehave, jobs))
+    assert {job: result.reason for job, result in results.items() if isinstance(result, Failure)} == {
+        "crash": "decoder crashed",
+        "hang": "took too long",
+        "memory": "took too much memory",
     }
+    assert {job: result for job, result in results.items() if isinstance(result, str)} == {
+        job: job.upper() for job in ("a", "b", "c", "d", "e", "slow")
+    }
+
+
+def process_of(job):
+    time.sleep(0.2)
+    return os.getpid()
+
+
+def full(job):
+    raise OSError("no space left")
+
+
+def test_single_calls_use_workers_again_and_pass_errors_on(tmp_path):
+    with Workers(2, patience=20.0) as workers:
+        first = workers.call(process_of, "a")
+        assert first == workers.call(process_of, "b") != os.getpid()
+        with ThreadPoolExecutor(4) as threads:
+            assert len(set(threads.map(lambda job: workers.call(process_of, job), range(4)))) == 2
+        with pytest.raises(MediaError, match=r"none\.png: no such file"):
+            workers.call(read_image, tmp_path / "none.png")
+        with pytest.raises(DataError, match="no space left"):
+            workers.call(full, "a")
+        with pytest.raises(Failure, match="decoder crashed"):
+            workers.call(misbehave, "crash")
+        assert workers.call(misbehave, "a") == "A"
+    with pytest.raises(Failure):
+        workers.call(misbehave, "a")
+
+
+def test_work_that_is_given_up_ends_its_processes():
+    workers = Workers(2, patience=60.0)
+    results = workers.map(misbehave, ["a", "hang", "hang", "hang", "hang"])
+    assert next(results) == ("a", "A")
+    began = time.monotonic()
+    results.close()
+    assert time.monotonic() - began < 10
+    with pytest.raises(DataError, match="no space left"):
+        list(Workers(1, patience=20.0).map(full, ["a", "b"]))
+
+
+def test_a_script_without_a_guard_is_told_so(media, tmp_path):
+    """Workers import the script that started them; without a guard it would start again in each of them."""
+    (tmp_path / "script.py").write_text(RUN)
+    run = subprocess.run(
+        [sys.executable, tmp_path / "script.py", media, tmp_path / "out"], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 1
+    assert "DataError: a worker process did not start; a script that prepares" in run.stderr
+
+
+def test_only_regular_files_are_read(media, tmp_path):
+    """Two pipes are of one size: comparing their content would wait for ever."""
+    for name in ("a.mp4", "b.mp4"):
+        os.mkfifo(tmp_path / name)
+    film = media / "day0/film00.mp4"
+    (tmp_path / "list.txt").write_text(f"a.mp4\nb.mp4\n/dev/zero\n/dev/full\n{film}\n")
+    summary = prepare(find_sources(tmp_path / "list.txt"), tmp_path / "out", workers=1, short_side=48)
+    assert (summary.clips, summary.skipped) == (1, 4)
+    assert {reason for _, _, reason in read_skipped(tmp_path / "out")} == {"no such file"}
 
 
 def test_ray_is_asked_for_only_when_there(media, tmp_path):
@@ -422,13 +488,13 @@ def test_ray_is_asked_for_only_when_there(media, tmp_path):
 def test_real_media_are_prepared_whole(shared, tmp_path):
     """All 13 clips and 59 of the library; sound as FLAC is sample for sample what was decoded."""
     lines = []
-    summary = prepare(find_sources(shared / "media"), tmp_path / "out", workers=2, say=lines.append)
+    summary = prepare(find_sources(shared / "media"), tmp_path / "out", workers=2, progress=lines.append)
     assert (summary.used, summary.skipped) == (72, 0)
     assert summary.clips == 73
     assert any("clips/s" in line for line in lines)
     seconds = {}
-    for row in Index(tmp_path / "out").rows():
-        seconds[row.name] = seconds.get(row.name, 0.0) + row.seconds
+    for row in PreparedIndex(tmp_path / "out").rows():
+        seconds[row.clip.source] = seconds.get(row.clip.source, 0.0) + row.clip.seconds
     for table, column in (("manifest.csv", "clips"), ("library.csv", "library")):
         with (shared / "media" / table).open(newline="") as file:
             for line in csv.DictReader(file):

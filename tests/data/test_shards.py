@@ -1,6 +1,5 @@
 """Shards open with WebDataset and plain tar; read by number, in any process; damage is named."""
 
-import dataclasses
 import io
 import json
 import multiprocessing
@@ -9,6 +8,7 @@ import pickle
 import re
 import shutil
 import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,14 +16,21 @@ import torch
 import webdataset
 from PIL import Image
 
-from equiav.data.dataset import ClipDataset
-from equiav.data.finish import merge
-from equiav.data.index import Index, write_index
-from equiav.data.inspection import write_inspection
-from equiav.data.loader import Schedule, evaluation_batches, training_batches
-from equiav.data.manifest import Source
-from equiav.data.prepare import find_sources, prepare
-from equiav.data.shards import ShardDataset, flac, read_flac
+from equiav.data import (
+    ClipDataset,
+    IndexWriter,
+    PreparedIndex,
+    Schedule,
+    ShardDataset,
+    evaluation_batches,
+    find_sources,
+    flac,
+    merge,
+    prepare,
+    read_flac,
+    training_batches,
+    write_inspection,
+)
 from equiav.errors import DataError
 from tests.media.making import sine, write_media
 
@@ -36,7 +43,7 @@ def folder(tmp_path_factory):
     for k in range(6):
         write_media(root / f"film {k}.mp4", seconds=1, fps=10, size=(96, 64), sound=sine(1, 16000, 200 + 50 * k))
     out = tmp_path_factory.mktemp("prepared") / "out"
-    sources = [Source(s.name, s.path, labels=(f"l{i}",), split="train") for i, s in enumerate(find_sources(root))]
+    sources = [replace(s, labels=(f"l{i}",), split="train") for i, s in enumerate(find_sources(root))]
     prepare(sources, out, workers=1, shard_bytes=50_000)
     return out
 
@@ -58,8 +65,8 @@ def test_it_is_a_clip_dataset(folder):
     assert sample.waveform.dtype == torch.float32
     assert sample.name == data.name(2)
     assert data.labels(2) == ("l2",)
-    assert data.pictures(2).shape == (10, 3, 32, 32)
-    assert torch.equal(data.pictures(2)[5], sample.frame)
+    assert data.video(2).shape == (10, 3, 32, 32)
+    assert torch.equal(data.video(2)[5], sample.frame)
     tone = torch.from_numpy(sine(1, 16000, 300))[: len(sample.waveform)]
     assert float((sample.waveform - tone)[500:15000].square().mean().sqrt()) < 0.02
     with pytest.raises(DataError, match="frame 10 of clips that hold 10"):
@@ -80,7 +87,7 @@ def test_webdataset_and_tar_read_the_same(folder):
         assert torch.equal(sound, data.waveform(index))
         for frame in range(10):
             picture = np.array(Image.open(io.BytesIO(sample[f"{frame}.jpg"])))
-            np.testing.assert_array_equal(picture, data.whole_picture(index, frame).permute(1, 2, 0).numpy())
+            np.testing.assert_array_equal(picture, data.frame(index, frame, whole=True).permute(1, 2, 0).numpy())
     with tarfile.open(shards[0]) as tar:
         names = tar.getnames()
     assert names[:2] == [f"{data.name(0)}.flac", f"{data.name(0)}.0.jpg"]
@@ -162,8 +169,10 @@ def test_unfinished_or_foreign_folders_are_refused(folder, tmp_path):
 
 def renamed(folder, shard):
     """The folder with another name written into its index for every shard."""
-    rows = [dataclasses.replace(row, shard=shard) for row in Index(folder).rows()]
-    write_index(folder, rows, [])
+    rows = [replace(row, shard=shard) for row in PreparedIndex(folder).rows()]
+    with IndexWriter(folder, [shard]) as index:
+        for row in rows:
+            index.add(row)
     return folder
 
 
@@ -187,7 +196,7 @@ def test_a_shard_has_a_plain_name(folder, tmp_path, name):
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
 def test_a_shard_is_a_regular_file(folder, tmp_path, kind):
     damaged = copy_of(folder, tmp_path)
-    shard = damaged / "shards" / next(Index(damaged).rows()).shard
+    shard = damaged / "shards" / next(PreparedIndex(damaged).rows()).shard
     shard.rename(tmp_path / "elsewhere.tar")
     {"link": lambda: shard.symlink_to("../../elsewhere.tar"), "pipe": lambda: os.mkfifo(shard), "folder": shard.mkdir}[
         kind

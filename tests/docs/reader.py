@@ -67,13 +67,13 @@ def videos(place: Path, world: World) -> None:
 
 
 def film(world: World, number: int, path: Path) -> None:
-    pictures = world.pictures(number).permute(0, 2, 3, 1).numpy()
+    pictures = world.video(number).permute(0, 2, 3, 1).numpy()
     write_film(path, pictures, world.waveform(number).numpy(), rate=world.sample_rate, seconds=world.seconds)
 
 
 def picture(world: World, number: int, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.ascontiguousarray(world.pictures(number)[0].permute(1, 2, 0).numpy())).save(path)
+    Image.fromarray(np.ascontiguousarray(world.video(number)[0].permute(1, 2, 0).numpy())).save(path)
 
 
 def collection(tar: Path, world: World, scratch: Path) -> None:

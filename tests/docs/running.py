@@ -63,7 +63,7 @@ def added(words: list[str]) -> list[str]:
     match words[:2]:
         case ["pretrain" | "finetune", recipe]:
             return [*SMALL, *(WORLD if "world" in recipe else [])]
-        case ["ablate", _] if "--list" not in words:  # its runs take hours; tests/ablation trains a small table
+        case ["ablate", _] if "--list" not in words:  # its runs take hours; tests/reproduction trains a small table
             return ["--list"]
         case ["evaluate", "cost"]:  # counts, and does not time
             return ["--repeats", "0"]
@@ -74,4 +74,4 @@ def added(words: list[str]) -> list[str]:
 
 
 def first_clip() -> str:
-    return next(Index.open("library.index").entries()).id
+    return next(Index.open("library.index").clips()).id

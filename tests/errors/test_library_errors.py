@@ -65,8 +65,7 @@ CASES = {
         "cannot be more than the whole",
     ),
     "heads that do not divide": (
-        "from equiav.models.released import ReleasedSizes; from equiav.models.vit import Size; "
-        "released_config(ReleasedSizes(Size(64, 2, 5), 128, 64, 4.0))",
+        "from equiav.models import ReleasedSizes, Size; released_config(ReleasedSizes(Size(64, 2, 5), 128, 64, 4.0))",
         "5 heads do not divide the width 64",
     ),
     "a recipe that is a list": ("parse_config([], 'r.yaml')", "a recipe is a mapping"),

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from equiav.build import build_dataset
 from equiav.checkpoint import save_model
 from equiav.cli import app
-from equiav.data import Source, squared
+from equiav.data import squared
 from equiav.errors import ConfigError, DataError, ShapeError
 from equiav.evaluation import (
     METHODS,
@@ -28,6 +28,7 @@ from equiav.evaluation import (
 from equiav.evaluation.localisation import named_apart, partners
 from equiav.inference import load_model
 from equiav.report import heat_overlay, wav
+from equiav.types import Clip
 from tests.evaluation.made import loaded, written
 from tests.media.making import write_media
 from tests.training.small import small_config
@@ -284,7 +285,7 @@ def test_a_folder_skips_what_it_cannot_use(checkpoint, tmp_path):
 
 
 def test_names_of_overlays_differ():
-    sources = [Source(name, Path(name)) for name in ("a/x.mp4", "a/x.avi", "b/x.mp4", "a-x.mp4")]
+    sources = [Clip(name, path=Path(name)) for name in ("a/x.mp4", "a/x.avi", "b/x.mp4", "a-x.mp4")]
     assert list(named_apart(sources)) == ["a-x", "a-x (2)", "b-x", "a-x (3)"]
 
 

@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from equiav.build import build_dataset, with_data
+from equiav.data import prepare
 from equiav.errors import DataError, ShapeError
 from equiav.evaluation import (
     Probe,
@@ -23,6 +24,7 @@ from equiav.evaluation import (
     probe_splits,
 )
 from equiav.evaluation.probe import TEMPERATURE, choose
+from equiav.types import Clip
 from tests.evaluation.made import Vectors, loaded, make_collection, passing_model, write_wav, written
 from tests.training.small import small_config
 
@@ -191,7 +193,7 @@ def test_labels_that_training_lacks_are_named(rng):
     with pytest.raises(DataError, match="1 labels of the test split do not occur in training: gong"):
         Probe(train, train)(model, strange)
     train.classes = (*NAMES, "gong")
-    with pytest.raises(DataError, match="among the 60 training clips used .*: gong; raise --limit or relabel"):
+    with pytest.raises(DataError, match=r"among the 60 training clips used .*: gong; raise --limit or relabel"):
         Probe(train, train)(model, strange)
     with pytest.raises(DataError, match="no clip of the validation split has a label"):
         Probe(train, clips(rng, 6, labels=[()] * 6))(model, train)
@@ -257,14 +259,12 @@ def test_sounds_and_images_that_only_classes_join(tmp_path):
 
 @pytest.mark.process
 def test_prepared_sounds_without_a_validation_split(tmp_path):
-    from equiav.data import Source, prepare
-
     sources = []
     for k in range(24):
         path = tmp_path / "media" / f"{k:02d}.wav"
         write_wav(path, 9000 * np.sin(k + np.arange(16000) * 0.02 * (1 + k % 2 * 5)))
         sources.append(
-            Source(path.name, path, labels=("low", "high")[k % 2 : k % 2 + 1], split=("train", "test")[k > 19])
+            Clip(path.name, path=path, labels=("low", "high")[k % 2 : k % 2 + 1], split=("train", "test")[k > 19])
         )
     prepare(sources, tmp_path / "out", workers=1, need=("audio",))
     config = with_data(small_config(), tmp_path / "out")

@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 import yaml
 
+from equiav import export as graphs_module
 from equiav.build import build_model
+from equiav.checkpoint import save_model
 from equiav.config import Config
 from equiav.errors import CheckpointError, EquiAVError
 from equiav.export import export, found_results, measurements, run_graph, shareable, write_graph
-from equiav.export import graphs as graphs_module
-from equiav.inference import load_model, save_model
+from equiav.inference import load_model
 from tests.training.small import small_config
 
 

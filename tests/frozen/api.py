@@ -18,18 +18,14 @@ import numpy as np
 import torch
 
 import equiav
-from equiav.ablation.experiment import SCALES
-from equiav.ablation.plan import FINETUNING, load_experiments, row_run, row_seeds
-from equiav.ablation.tasks import finetune_folder
+from equiav.ablation import FINETUNING, SCALES, finetune_folder, load_experiments, row_run, row_seeds
 from equiav.build import build_bank, build_inputs, build_model
 from equiav.checkpoint import checkpoints_of, load_checkpoint
 from equiav.cli import main
 from equiav.config import load_config, parse_config
-from equiav.data.prepare import find_sources, prepare
-from equiav.data.shards import ShardDataset
+from equiav.data import ShardDataset, find_sources, prepare
 from equiav.errors import EquiAVError
-from equiav.inference import LoadedModel
-from equiav.inference.classifier import load_classifier
+from equiav.inference import LoadedModel, load_classifier
 from equiav.types import Modality
 
 __all__ = ["EquiAVError", "ShardDataset", "checkpoints_of", "equiav", "load_checkpoint", "load_config"]
@@ -48,7 +44,8 @@ def frozen(name, key, found, tolerance=0.0):
         kept[key] = found
         lines = (f"{json.dumps(k)}: {json.dumps(v, indent=1)}" for k, v in sorted(kept.items()))
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    assert differences(stored(name, key), found, tolerance) == []
+    changed = differences(stored(name, key), found, tolerance)
+    assert not changed, f"{name}.json, {key}: {len(changed)} differences\n" + "\n".join(changed[:20])
 
 
 def stored(name, key):
@@ -71,20 +68,20 @@ def differences(expected, found, tolerance, where=""):
     return [line for place, a, b in pairs for line in differences(a, b, tolerance, place)]
 
 
-def cli(*arguments):
-    """An `equiav` command in this process; its output. Anything but success is an error."""
-    out, err = io.StringIO(), io.StringIO()
+def cli(*arguments, err=None, code=0):
+    """An `equiav` command in this process; its output. What it says on the way goes to `err`."""
+    out, err = io.StringIO(), err or io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["equiav", *map(str, arguments)]),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
-        code = 0
+        found = 0
         try:
             main()
         except SystemExit as end:
-            code = end.code
-    assert not code, err.getvalue()
+            found = end.code or 0
+    assert found == code, err.getvalue()
     return out.getvalue()
 
 
@@ -145,9 +142,10 @@ def _task_folder(run, task):
     return finetune_folder(run, Path(), *parts).name if kind == FINETUNING else None
 
 
-def recipe_sections(path):
-    """A recipe read and written out whole, section by section."""
-    return load_config(path).model_dump(mode="json")
+def recipe_sections(recipe):
+    """A recipe, from a file or plain data, written out whole, section by section."""
+    config = load_config(recipe) if isinstance(recipe, Path) else parse_config(recipe, "the frozen recipe")
+    return config.model_dump(mode="json")
 
 
 def rounded(vector):

@@ -27,6 +27,17 @@ def test_no_recipe_is_lost():
     frozen("recipes", "all", [name_of(path) for path in (*RECIPES, *TABLES)])
 
 
+def test_defaults():
+    """Shipped recipes write most keys out: what is left out of a person's own is pinned here."""
+    frozen("recipes", "defaults", recipe_sections({}))
+    data = [{"kind": k, "path": "p"} for k in ("shards", "paired")]
+    data.append({"kind": "cavmae", "train": "t", "validation": "v"})
+    for given in data:
+        frozen("recipes", f"defaults: {given['kind']}", recipe_sections({"data": given})["data"])
+    tuned = recipe_sections({"finetune": {"loss": "bce", "metric": "mAP"}, "classifier": {"mode": "audio"}})
+    frozen("recipes", "defaults: fine-tuning", {key: tuned[key] for key in ("finetune", "classifier")})
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=name_of)
 def test_recipe(path):
     frozen("recipes", name_of(path), {key: digest(value) for key, value in recipe_sections(path).items()})

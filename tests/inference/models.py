@@ -4,8 +4,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from equiav.build import build_bank, build_model
+from equiav.checkpoint import save_model
 from equiav.config import parse_config
-from equiav.inference import LoadedModel, save_model
+from equiav.inference import LoadedModel
 
 MICRO = {
     "model": {

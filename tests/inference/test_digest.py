@@ -12,7 +12,6 @@ from equiav.build import build_model
 from equiav.config import AudioConfig, Config, ModelConfig, VisualConfig, parse_config
 from equiav.errors import DataError
 from equiav.inference import LoadedModel
-from equiav.types import Modality
 from tests.inference.models import MICRO, random_model
 
 
@@ -47,7 +46,7 @@ def test_the_digest_depends_on_what_decides_the_embedding():
         changed({"model": {**MICRO["model"], "encoder": {**MICRO["model"]["encoder"], "norm_eps": 1e-5}}}),
         changed({"model": {**MICRO["model"], "encoder": {**MICRO["model"]["encoder"], "heads": 4}}}),
         changed(weight="audio.f.patch_embed.proj.weight"),
-        changed(bank=Modality.VISUAL),
+        changed(bank="visual"),
     ]
     found = {digest, *(model.digest for model in others)}
     assert len(found) == len(others) + 1

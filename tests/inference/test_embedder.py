@@ -166,7 +166,7 @@ def test_nothing_readable_is_an_empty_matrix(embedder, files):
     [
         ("audio", "text.wav", "cannot be opened as media"),
         ("audio", "mute.mp4", "no sound"),
-        ("image", "text.png", r"cannot be read as a picture \(unknown format\)"),
+        ("image", "text.png", r"cannot be read as an image \(unknown format\)"),
         ("image", "0.wav", "no picture"),
         ("video", "gone.mp4", "no such file"),
     ],

@@ -12,9 +12,7 @@ import yaml
 from torch import nn
 
 from equiav import config as configs
-from equiav.ablation import load_experiments, plan, portable
-from equiav.build import build_model, build_predictor
-from equiav.build_data import build_clips
+from equiav.build import build_dataset, build_model, build_predictor
 from equiav.checkpoint import load_checkpoint, save_model
 from equiav.config import (
     RENAMED,
@@ -26,8 +24,10 @@ from equiav.config import (
     parse_config,
     resolve_name,
 )
-from equiav.data import SPLITS, World, WorldDataset
+from equiav.data import World, WorldDataset
 from equiav.errors import CheckpointError, ConfigError
+from equiav.reproduction import load_tables, plan, portable
+from equiav.types import SPLITS
 from tests.inference.models import MICRO
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ def test_a_checkpoint_with_old_names_opens(tmp_path):
 
 def test_shipped_files_use_the_new_names(monkeypatch, caplog):
     monkeypatch.setattr(configs, "_said", set())
-    load_experiments([path for path in SHIPPED if path.parent.name == "ablation"])
+    load_tables([path for path in SHIPPED if path.parent.name == "ablation"])
     for path in SHIPPED:
         if path.parent.name != "ablation":
             load_config(path)
@@ -96,7 +96,7 @@ def test_shipped_files_use_the_new_names(monkeypatch, caplog):
 
 def test_results_of_finished_runs_are_still_found():
     """Keys of runs are hashes of recipes: renamed and added keys of recipes must not change them."""
-    tables = load_experiments([path for path in SHIPPED if path.parent.name == "ablation"])
+    tables = load_tables([path for path in SHIPPED if path.parent.name == "ablation"])
     known = {(scale, run.key): run for scale in ("world", "real", "paper") for run in plan(tables, scale)}
     records = [p for p in (ROOT / "results/ablation").rglob("*.json") if "tasks" in json.loads(p.read_text())]
     assert len(records) >= 110
@@ -139,11 +139,11 @@ def test_names_of_ones_own(mine):
     predictor = build_predictor(PredictorConfig(kind="mine:Shift", options={"gain": 3.0}), 8, 4, 1e-6)
     assert (type(predictor), predictor.gain) == (mine.Shift, 3.0)
     config = parse_config({**MICRO, "data": {"kind": "mine:Clips", "options": {"count": 2}}}, "test")
-    clips = build_clips(config, "test")
+    clips = build_dataset(config, "test")
     assert (type(clips), len(clips)) == (mine.Clips, 2)
     assert parse_config(yaml.safe_load(dump_config(config)), "again") == config
     with pytest.raises(ConfigError, match=r"mine:function: must be a class$"):
-        build_clips(parse_config({"data": {"kind": "mine:function"}}, "test"), "test")
+        build_dataset(parse_config({"data": {"kind": "mine:function"}}, "test"), "test")
 
 
 def test_a_modality_may_have_an_encoder_of_its_own_size():
@@ -226,11 +226,15 @@ BOMB = "a: &a [x, x, x, x]\n" + "".join(
         ("seed: *one\n", "anchors and aliases are not allowed"),
         (BOMB, "anchors and aliases are not allowed"),
         ("optim:\n  <<: {lr: 1}\n", "merge keys (<<) are not allowed"),
-        ("seed: " + "[" * 100_000, "nested too deeply"),
+        ("seed: " + "[" * 10_000, "nested too deeply"),
         ("seed: " + "9" * 5000, "not YAML"),
         ("seed: 2001-99-99\n", "not YAML"),
+        ("seed: 1" + ":59" * 300 + ".0\n", "not YAML"),
+        ("seed: !!int ''\n", "not YAML"),
+        ("seed: !!bool perhaps\n", "not YAML"),
+        ("seed: !!timestamp tomorrow\n", "not YAML"),
         ("seed: !!python/object/apply:os.system [true]\n", "not YAML"),
-        ("# " + "x" * (1 << 20) + "\n", "too long for a recipe"),
+        ("# " + "x" * (1 << 16) + "\n", "too long for a recipe"),
         ("- a list\n", "a recipe is a mapping of sections"),
     ],
 )

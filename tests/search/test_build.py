@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,18 +55,18 @@ def skipped(index):
 
 def test_a_folder_of_media(media, index, embedder):
     said = []
-    done = index_media(index, embedder, media, say=said.append)
+    done = index_media(index, embedder, media, progress=said.append)
     assert (done.added, done.files, done.skipped, done.known) == (6, 4, 1, 0)
     assert "5/5 files  6 entries  1 left out" in said[-1]
     assert list(skipped(index)) == ["broken.mp4"]
-    found = {(e.source, round(e.start, 2)) for e in index.entries()}
+    found = {(e.source, round(e.start, 2)) for e in index.clips()}
     assert found == {("deep/long.mp4", 0.0), ("deep/long.mp4", 1.92), ("deep/long.mp4", 3.84), ("short.mp4", 0.0),
                      ("beep.wav", 0.0), ("photo.jpg", 0.0)}  # fmt: skip
     (hit,) = index.search(ask(embedder, audio=media / "beep.wav"), k=1, among="audio", filters=["source=beep.wav"])
     assert hit.score == pytest.approx(1, abs=1e-5)
     assert hit.thumbnail is None
     (hit,) = index.search(ask(embedder, image=media / "photo.jpg"), k=1, among="visual")
-    assert (hit.source, hit.path) == ("photo.jpg", (media / "photo.jpg").resolve())
+    assert (hit.clip.source, hit.clip.path) == ("photo.jpg", (media / "photo.jpg").resolve())
     assert hit.score == pytest.approx(1, abs=1e-5)
     assert Image.open(hit.thumbnail).size == (60, 80)
 
@@ -89,11 +90,11 @@ def test_nothing_is_lost_beyond_what_the_model_hears(media, index, embedder, tmp
         index_media(index, embedder, media, seconds=5.0)
     (tmp_path / "stretch.csv").write_text(f"path,start,seconds\n{media / 'deep' / 'long.mp4'},0,5\n")
     index_media(index, embedder, tmp_path / "stretch.csv")
-    assert [round(e.start, 2) for e in index.entries()] == [0.0, 1.92]
+    assert [round(e.start, 2) for e in index.clips()] == [0.0, 1.92]
     prepare(find_sources(media / "deep"), tmp_path / "clips", workers=1, clip_seconds=6.0)
     clips = equiav.Index.create(tmp_path / "second", random_model())
     index_prepared(clips, embedder, tmp_path / "clips")
-    (entry,) = clips.entries()
+    (entry,) = clips.clips()
     assert entry.end - entry.start == pytest.approx(6, abs=0.1)
     noise = np.random.default_rng(0).uniform(-1, 1, 6 * 16000).astype(np.float32)
     wave = torch.from_numpy(noise * np.linspace(0.01, 1, len(noise), dtype=np.float32) ** 3)
@@ -107,8 +108,8 @@ def test_nothing_is_lost_beyond_what_the_model_hears(media, index, embedder, tmp
 def test_the_time_inside_a_long_video(media, index, embedder):
     index_media(index, embedder, media / "deep")
     (hit,) = index.search(ask(embedder, audio=media / "deep" / "long.mp4", start=1.92), k=1, among="audio")
-    assert (hit.start, hit.end) == pytest.approx((1.92, 3.84), abs=1e-3)
-    rate, sound = sound_of(hit)
+    assert (hit.clip.start, hit.clip.end) == pytest.approx((1.92, 3.84), abs=1e-3)
+    rate, sound = sound_of(hit.clip)
     assert len(sound) / rate == pytest.approx(1.92, abs=0.01)
 
 
@@ -128,9 +129,9 @@ def test_again_adds_only_what_is_new(media, index, embedder, tmp_path):
 def test_columns_of_a_table_are_filters(media, index, embedder):
     index_media(index, embedder, media / "table.csv")
     query = ask(embedder, audio=media / "beep.wav")
-    assert {h.source for h in index.search(query, filters=["city=Bonn"])} == {"deep/long.mp4"}
-    assert {h.source for h in index.search(query, filters=["year>=2000"])} == {"short.mp4"}
-    assert {h.source for h in index.search(query, filters=["label=loud", "year<=2000"])} == {"deep/long.mp4"}
+    assert {h.clip.source for h in index.search(query, filters=["city=Bonn"])} == {"deep/long.mp4"}
+    assert {h.clip.source for h in index.search(query, filters=["year>=2000"])} == {"short.mp4"}
+    assert {h.clip.source for h in index.search(query, filters=["label=loud", "year<=2000"])} == {"deep/long.mp4"}
     assert not index.search(query, filters=["label=loud", "year>=2000"])
 
 
@@ -140,13 +141,14 @@ def test_a_prepared_folder(media, index, embedder, tmp_path):
     assert (done.added, done.known) == (4, 0)
     query = ask(embedder, audio=media / "short.mp4")
     (hit,) = index.search(query, k=1, among="audio", filters=["year>=2000"])
-    assert (hit.source, hit.labels) == ("short.mp4", ("cat",))
-    assert hit.metadata["split"] in ("train", "validation")
+    assert (hit.clip.source, hit.clip.labels) == ("short.mp4", ("cat",))
+    assert hit.clip.split in ("train", "validation")
     assert hit.score > 0.99
     assert hit.thumbnail.is_file()
     assert index_folder(index, embedder, tmp_path / "clips").added == 0
-    gone = hit.__class__(**{**hit.__dict__, "path": tmp_path / "gone.mp4"})
-    assert len(sound_of(gone)[1]) == pytest.approx(len(sound_of(hit)[1]), abs=400)
+    assert hit.record()["metadata"]["split"] == hit.clip.split
+    gone = replace(hit.clip, path=tmp_path / "gone.mp4")
+    assert len(sound_of(gone)[1]) == pytest.approx(len(sound_of(hit.clip)[1]), abs=400)
     with pytest.raises(DataError, match="is cut into clips already"):
         index_folder(index, embedder, tmp_path / "clips", seconds=3.0)
 
@@ -237,10 +239,10 @@ def test_a_real_library(shared, index, embedder):
     done = index_media(index, embedder, shared / "media" / "library")
     assert done.skipped == 0
     assert done.files == 59
-    for entry in list(index.entries())[::20]:
+    for entry in list(index.clips())[::20]:
         (hit,) = index.search(ask(embedder, video=entry.path, start=entry.start), k=1, filters=[f"id={entry.id}"])
         found = index.entry(entry.id)
-        halfway = found.audio + found.visual
-        best = max(found.audio @ halfway, found.visual @ halfway) / np.linalg.norm(halfway)
+        halfway = sum(found.vectors.values())
+        best = max(v @ halfway for v in found.vectors.values()) / np.linalg.norm(halfway)
         assert hit.score == pytest.approx(float(best), abs=1e-3)
         assert hit.thumbnail is not None

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from equiav.errors import EquiAVError
-from equiav.search import Entry, LocalStore, parse_filters, read_state
+from equiav.search import Entry, LocalStore, parse_filters
+from equiav.types import Clip
 
 WIDTH, COUNT, LIMIT = 32, 3000, 2000
 
@@ -21,15 +22,15 @@ def clustered(seed, count):
 
 def made(vectors, first=0):
     return [
-        Entry(f"c{first + i}", f"{(first + i) % 10}.mp4", None, 0.0, 1.0, visual=v, labels=(f"l{(first + i) % 3}",))
+        Entry(Clip(f"c{first + i}", f"{(first + i) % 10}.mp4", labels=(f"l{(first + i) % 3}",)), {"visual": v})
         for i, v in enumerate(vectors)
     ]
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    monkeypatch.setattr("equiav.search.store_local.FEW", 100)
-    monkeypatch.setattr("equiav.search.store_local.TAIL", 200)
+    monkeypatch.setattr("equiav.search.store.FEW", 100)
+    monkeypatch.setattr("equiav.search.store.TAIL", 200)
     LocalStore.create(tmp_path)
     filled = LocalStore(tmp_path, WIDTH, limit=LIMIT, probes=16, candidates=100)
     vectors = clustered(1, COUNT)
@@ -46,10 +47,10 @@ def recall(store, vectors, rows, filters=()):
         truth = {f"c{rows[i]}" for i in np.argsort(-scores)[:10]}
         found = store.search(query, "visual", 10, parse_filters(filters))
         assert len(found) <= 10
-        assert [f.score for f in found] == sorted((f.score for f in found), reverse=True)
-        for one in found:
-            assert one.score == pytest.approx(float(vectors[int(one.entry.id[1:])] @ query), abs=1e-5)
-        shares.append(len(truth & {one.entry.id for one in found}) / 10)
+        assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
+        for clip, score in found:
+            assert score == pytest.approx(float(vectors[int(clip.id[1:])] @ query), abs=1e-5)
+        shares.append(len(truth & {clip.id for clip, _ in found}) / 10)
     return np.mean(shares)
 
 
@@ -57,14 +58,14 @@ def test_below_the_limit_all_are_compared(tmp_path):
     LocalStore.create(tmp_path)
     store, vectors = LocalStore(tmp_path, WIDTH, limit=LIMIT), clustered(1, LIMIT - 1)
     store.add(made(vectors))
-    assert not store.state.compressed
+    assert store.state.parts["visual"].file is None
     assert recall(store, vectors, np.arange(LIMIT - 1)) == 1
 
 
 def test_beyond_it_nearly_all_nearest_are_found(store):
     filled, vectors = store
-    state = filled.state.compressed["visual"]
-    assert (state.trained, state.rows) == (LIMIT, COUNT)
+    state = filled.state.parts["visual"]
+    assert (state.trained, state.covered) == (LIMIT, COUNT)
     assert recall(filled, vectors, np.arange(COUNT)) >= 0.95
     again = LocalStore(filled.folder, WIDTH, probes=16, candidates=100)
     assert recall(again, vectors, np.arange(COUNT)) >= 0.95
@@ -81,32 +82,36 @@ def test_what_came_last_is_found_before_it_is_compressed(store):
     filled, _ = store
     late = clustered(3, 100)
     filled.add(made(late, COUNT))
-    assert filled.state.compressed["visual"].rows == COUNT
+    assert filled.state.parts["visual"].covered == COUNT
     for i in (0, 99):
-        assert filled.search(late[i], "visual", 1, ())[0].entry.id == f"c{COUNT + i}"
+        assert filled.search(late[i], "visual", 1, ())[0][0].id == f"c{COUNT + i}"
     filled.add(made(clustered(4, 1000), COUNT + 100))
-    assert filled.state.compressed["visual"].rows == COUNT + 1100
+    assert filled.state.parts["visual"].covered == COUNT + 1100
     assert len(list(filled.folder.glob("*.faiss"))) == 1
-    assert filled.search(late[5], "visual", 1, ())[0].entry.id == f"c{COUNT + 5}"
+    assert filled.search(late[5], "visual", 1, ())[0][0].id == f"c{COUNT + 5}"
 
 
 def test_a_reader_survives_a_writer(store):
-    """What was opened before a change, but not yet read, is read in its new state; what was read stays as it was."""
+    """What others change is there for whoever opened the index before, whether it has searched already or not."""
     filled, vectors = store
     early, late = (LocalStore(filled.folder, WIDTH, probes=16, candidates=100) for _ in range(2))
     assert recall(early, vectors, np.arange(COUNT)) >= 0.95
+    assert early.search(vectors[0], "visual", 1, parse_filters(["label=l0"]))[0][0].id == "c0"
     more = clustered(3, 300)
     filled.add(made(more, COUNT))
     filled.remove(["c0"])
-    assert recall(early, vectors, np.arange(COUNT)) >= 0.95
-    assert late.search(more[7], "visual", 1, ())[0].entry.id == f"c{COUNT + 7}"
+    for reader in (early, late):
+        every = np.concatenate([vectors, more])
+        assert recall(reader, every, np.arange(1, COUNT + 300)) >= 0.95
+        assert reader.search(vectors[0], "visual", 1, parse_filters(["label=l0"]))[0][0].id != "c0"
+    assert late.search(more[7], "visual", 1, ())[0][0].id == f"c{COUNT + 7}"
     assert len(late) == COUNT + 299
 
 
 def test_much_growth_learns_new_lists(store):
     filled, _ = store
     filled.add(made(clustered(5, 4 * LIMIT), COUNT))
-    assert filled.state.compressed["visual"].trained == COUNT + 4 * LIMIT
+    assert filled.state.parts["visual"].trained == COUNT + 4 * LIMIT
 
 
 @pytest.mark.parametrize(("filters", "accepts"), [(["label=l1"], lambda i: i % 3 == 1), (["source=[1-4].mp4"], None)])
@@ -120,14 +125,14 @@ def test_removal_beyond_the_limit(store):
     filled, vectors = store
     assert filled.remove([f"c{i}" for i in range(0, COUNT, 2)]) == COUNT // 2
     assert len(filled) == COUNT // 2
-    assert read_state(filled.folder).removed_count == COUNT // 2
+    assert len(LocalStore(filled.folder, WIDTH)) == COUNT // 2
     assert recall(filled, vectors, np.arange(1, COUNT, 2)) >= 0.95
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[: len(content) // 2], lambda content: b"", None])
 def test_without_its_compressed_index_all_are_compared(store, caplog, damage):
     filled, vectors = store
-    path = filled.folder / filled.state.compressed["visual"].file
+    path = filled.folder / filled.state.parts["visual"].file
     if damage is None:
         path.unlink()
     else:
@@ -138,7 +143,7 @@ def test_without_its_compressed_index_all_are_compared(store, caplog, damage):
     assert path.name in caplog.text
     assert "every vector is compared" in caplog.text
     again.add(made(clustered(4, 300), COUNT))
-    assert again.state.compressed["visual"].trained == COUNT + 300
+    assert again.state.parts["visual"].trained == COUNT + 300
 
 
 def test_a_compressed_index_is_there_whole_or_not_at_all(store, monkeypatch):
@@ -152,5 +157,6 @@ def test_a_compressed_index_is_there_whole_or_not_at_all(store, monkeypatch):
     monkeypatch.setattr("faiss.write_index", full)
     with pytest.raises(EquiAVError, match=r"visual-\d+.faiss: cannot be written \(No space left on device\)"):
         filled.add(made(clustered(4, 300), COUNT))
-    assert read_state(filled.folder) == before
-    assert [path.name for path in filled.folder.glob("*faiss*")] == [before.compressed["visual"].file]
+    assert len(filled) == COUNT
+    assert LocalStore(filled.folder, WIDTH).generation() == before.generation
+    assert [path.name for path in filled.folder.glob("*faiss*")] == [before.parts["visual"].file]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equiav.errors import DataError
-from equiav.search import ABOUT, MilvusStore, parse_address, store_milvus
+from equiav.search import ABOUT, SIDES, MilvusStore, milvus
 from tests.search.making import WIDTH, entries
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -12,13 +12,13 @@ pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
 
 @pytest.fixture
 def address(tmp_path):
-    return parse_address(str(tmp_path / "vectors.db"))
+    return str(tmp_path / "vectors.db")
 
 
 def test_a_cut_leaves_no_file_that_seems_complete(address, monkeypatch):
     """A file is known by its first window; that one must not be there before the others."""
-    monkeypatch.setattr(store_milvus, "AT_ONCE", 4)
-    store = MilvusStore(address, WIDTH, "digest", create=True)
+    monkeypatch.setattr(milvus, "AT_ONCE", 4)
+    store = MilvusStore(address, WIDTH, "digest", create=SIDES)
     upsert, calls = store.client._inner.upsert, []
 
     def cut(*given, **named):
@@ -31,40 +31,40 @@ def test_a_cut_leaves_no_file_that_seems_complete(address, monkeypatch):
     known = entries(20)  # four files of five windows
     with pytest.raises(DataError, match=r"vectors.db: Milvus cannot upsert \(the line is dead\)$"):
         store.add(known)
-    there = store.known([e.id for e in known])
+    there = store.known([e.clip.id for e in known])
     assert len(there) == 8
     for file in range(4):
-        windows = {e.id for e in known[5 * file : 5 * file + 5]}
-        assert known[5 * file].id not in there or windows <= there
-    store.add([e for e in known if e.id not in there])
+        windows = {e.clip.id for e in known[5 * file : 5 * file + 5]}
+        assert known[5 * file].clip.id not in there or windows <= there
+    store.add([e for e in known if e.clip.id not in there])
     assert len(store) == 20
     store.close()
 
 
 def test_a_making_that_was_cut_short_is_made_again(address):
-    store = MilvusStore(address, WIDTH, "digest", create=True)
+    store = MilvusStore(address, WIDTH, "digest", create=SIDES)
     store.client.delete(store.name, ids=[ABOUT])
     store.close()
     with pytest.raises(DataError, match="another checkpoint"):
         MilvusStore(address, WIDTH, "digest")
-    again = MilvusStore(address, WIDTH, "digest", create=True)
+    again = MilvusStore(address, WIDTH, "digest", create=SIDES)
     assert len(again) == 0
     again.add(entries(3))
     again.client.delete(again.name, ids=[ABOUT])
     again.close()
     with pytest.raises(DataError, match="another checkpoint"):  # not empty: never dropped
-        MilvusStore(address, WIDTH, "digest", create=True)
+        MilvusStore(address, WIDTH, "digest", create=SIDES)
 
 
 def test_errors_of_the_client_are_one_line(address):
-    store = MilvusStore(address, WIDTH, "digest", create=True)
+    store = MilvusStore(address, WIDTH, "digest", create=SIDES)
     store.add(entries(3))
     store.client.drop_collection(store.name)
     for ask in (
         lambda: len(store),
         lambda: store.known(["clip-0"]),
         lambda: store.get("clip-0"),
-        lambda: list(store.entries()),
+        lambda: list(store.clips()),
         lambda: store.search(np.zeros(WIDTH, np.float32), "audio", 1, ()),
     ):
         with pytest.raises(DataError, match=r"vectors\.db: Milvus cannot") as caught:

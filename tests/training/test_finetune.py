@@ -10,27 +10,33 @@ import torch
 import torch.nn.functional as F
 from typer.testing import CliRunner
 
-from equiav.build import build_classifier, build_inputs, build_splits, resolve_finetuning, with_data
+from equiav.build import (
+    build_classification,
+    build_classifier,
+    build_inputs,
+    build_splits,
+    resolve_finetuning,
+    with_data,
+)
 from equiav.checkpoint import BEST, checkpoints_of, load_checkpoint, load_state
 from equiav.cli import app
 from equiav.config import ShardsConfig, load_config
-from equiav.data import LabelledClips, Targets, collate, hold_out, read_classes, split_of
+from equiav.data import LabelledDataset, collate, hold_out, read_classes, split_of
 from equiav.errors import CheckpointError, ConfigError, DataError
-from equiav.evaluation import Classification, Results, classify_dataset
-from equiav.inference import load_model
-from equiav.inference.classifier import load_classifier
+from equiav.evaluation import Classification, classify_dataset
+from equiav.inference import LoadedClassifier, load_classifier, load_model
+from equiav.media import encoder_inputs
 from equiav.models import Block, draw_path
+from equiav.objectives import binary_cross_entropy, cross_entropy
 from equiav.training import (
     Finetuner,
     Trainer,
     adamw,
-    binary_cross_entropy,
-    cross_entropy,
     draw_mixing,
     finetune,
     layer_scales,
     mix_batch,
-    set_rate,
+    set_lr,
 )
 from tests.training.small import small_config
 
@@ -68,33 +74,34 @@ def test_mixing_is_beta_10_10_with_the_chance_asked_for(rng):
     assert bool((draw_mixing(8, 0.0, 10, rng).share == 1).all())
 
 
-def test_a_process_with_its_visitors_mixes_what_one_process_does(rng):
+def test_a_process_with_its_further_rows_mixes_what_one_process_does(rng):
     x = torch.randn(12, 5, generator=rng)
     mixing = draw_mixing(12, 0.7, 10, rng)
     whole = mixing.mix(x)
     for start in (0, 4, 8):
-        visitors = mixing.visitors(start, start + 4)
+        visitors = mixing.further_rows(start, start + 4)
         here = torch.cat([x[start : start + 4], x[visitors]])
         assert torch.equal(mixing.local(start, start + 4).mix(here), whole[start : start + 4])
-    assert any(mixing.visitors(s, s + 4) for s in (0, 4, 8))
+    assert any(mixing.further_rows(s, s + 4) for s in (0, 4, 8))
 
 
 def test_sound_picture_and_labels_are_mixed_alike(rng):
     splits = build_splits(config_of())
     batch = collate([splits.train.sample(i, 0) for i in range(8)])
-    batch.lengths[3] -= 100
-    targets = splits.train.targets.rows(range(8))
+    batch.lengths["audio"][3] -= 100
+    batch = replace(batch, targets=splits.train.targets(range(8)))
     mixing = draw_mixing(8, 1.0, 10, rng)
-    mixed = mix_batch(batch, targets, mixing)
+    mixed = mix_batch(batch, mixing)
     for row in range(8):
         other, share = int(mixing.partner[row]), float(mixing.share[row])
         for got, x in (
-            (mixed.waveforms, batch.waveforms),
-            (mixed.pictures, batch.frames / 255),
-            (mixed.targets, targets),
+            (mixed.inputs["audio"], batch.inputs["audio"]),
+            (mixed.inputs["visual"], batch.inputs["visual"] / 255),
+            (mixed.targets, batch.targets),
         ):
             torch.testing.assert_close(got[row], share * x[row] + (1 - share) * x[other])
-        assert mixed.lengths[row] == max(batch.lengths[row], batch.lengths[other])
+        lengths = batch.lengths["audio"]
+        assert mixed.lengths["audio"][row] == max(lengths[row], lengths[other])
 
 
 # Drop path
@@ -119,10 +126,10 @@ def test_drop_path_reaches_every_block_of_the_encoders(tmp_path):
     encoder = model.encoders["audio"]
     x = torch.randn(2, 1, 64, 32)
     kept = torch.stack([torch.zeros(2, 2), torch.ones(2, 2)])  # the first clip skips both blocks
-    h = encoder(x.transpose(2, 3), kept)
+    h = encoder(x, paths=kept)
     patches = encoder.norm(encoder.patch_embed(x.transpose(2, 3)) + encoder.pos_embed)
     torch.testing.assert_close(h[0], patches[0])
-    torch.testing.assert_close(h[1], encoder(x.transpose(2, 3))[1])
+    torch.testing.assert_close(h[1], encoder(x)[1])
     pictures = torch.randn(2, 3, 32, 32)
     inputs = {"audio": x, "visual": pictures}
     dropped = model(inputs, {"audio": kept})
@@ -135,17 +142,20 @@ def test_drop_path_reaches_every_block_of_the_encoders(tmp_path):
 
 def test_rates_fall_layer_by_layer():
     config = config_of()
-    model = build_classifier(resolve_finetuning(config, build_splits(config), 1)[0])
-    scales = layer_scales(model, 2, decay=0.5, head=3.0)
+    objective = build_classification(resolve_finetuning(config, build_splits(config), 1)[0])
+    found = layer_scales(objective, objective.model, decay=0.5, head=3.0)
+    scales = {name.removeprefix("model."): scale for name, scale in found.items()}
     assert scales["head.weight"] == 3.0
     assert scales["encoders.audio.norm.weight"] == 1.0
     assert scales["encoders.audio.blocks.1.attn.qkv.weight"] == 0.5
     assert scales["encoders.visual.blocks.0.mlp.fc1.bias"] == 0.25
     assert scales["encoders.visual.patch_embed.proj.weight"] == 0.125
-    optimiser = adamw(model, rate=1.0, weight_decay=0.0, betas=(0.9, 0.95), scales=scales)
-    set_rate(optimiser, 2.0)
+    optimiser = adamw(objective, lr=1.0, weight_decay=0.0, betas=(0.9, 0.95), scales=found)
+    set_lr(optimiser, 2.0)
     rates = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
-    assert {name: rates[id(p)] for name, p in model.named_parameters()} == {k: 2 * v for k, v in scales.items()}
+    assert {name: rates[id(p)] for name, p in objective.model.named_parameters()} == {
+        k: 2 * v for k, v in scales.items()
+    }
 
 
 # Losses
@@ -211,9 +221,9 @@ def test_a_run_from_start_to_results(tmp_path, mode):
     loaded = load_classifier(tmp_path)
     assert loaded.meta["best"] == done.best
     assert loaded.classes[0] == "disc"
-    assert {k.split(".")[1] for k in loaded.model.state_dict() if k.startswith("encoders")} == {
-        m for m in loaded.model.modalities
-    }
+    assert {k.split(".")[1] for k in loaded.model.state_dict() if k.startswith("encoders")} == set(
+        loaded.model.modalities
+    )
     with pytest.raises(CheckpointError, match="holds a classifier"):
         load_model(tmp_path)
 
@@ -230,13 +240,13 @@ def test_the_chosen_weights_are_those_of_the_best_validation(tmp_path):
 
 def test_the_test_split_is_looked_at_once_and_by_nobody_else(tmp_path, monkeypatch):
     seen = []
-    sample = LabelledClips.sample
+    sample = LabelledDataset.sample
 
     def spy(self, index, frame):
-        seen.append(self.name(index))
+        seen.append(self.clip(index).id)
         return sample(self, index, frame)
 
-    monkeypatch.setattr(LabelledClips, "sample", spy)
+    monkeypatch.setattr(LabelledDataset, "sample", spy)
     config = config_of("train.steps=3")
     test = {f"world-0-{i:07d}" for i in range(24 + 9, 24 + 9 + 9)}
     run = finetuner(tmp_path, "train.steps=3")
@@ -336,16 +346,18 @@ def test_scores_of_one_class_compare_between_clips():
     """Cross-entropy leaves a clip's logits free up to a number of its own."""
     config = config_of("classifier.mode=visual", "data.validation=4")
     splits = build_splits(config)
-    classifier = build_classifier(resolve_finetuning(config, splits, 1)[0])
+    config = resolve_finetuning(config, splits, 1)[0]
+    classifier = build_classifier(config)
     classifier.register_forward_hook(lambda module, given, logits: logits + 10 * torch.arange(len(logits))[:, None])
-    loaded = LoadedClassifier(classifier, config, splits.classes, {})
-    assert loaded.single
+    one = LoadedClassifier(classifier, config, splits.classes, {})
+    many = replace(
+        one, config=config.model_copy(update={"finetune": config.finetune.model_copy(update={"loss": "bce"})})
+    )
     for all_frames in (False, True):
-        assert float(classify_dataset(loaded, splits.validation, all_frames=all_frames).max()) < 0
-    several = config.model_copy(update={"finetune": config.finetune.model_copy(update={"loss": "bce"})})
-    raw = classify_dataset(replace(loaded, config=several), splits.validation)
+        assert float(classify_dataset(one, splits.validation, all_frames=all_frames).max()) < 0
+    raw = classify_dataset(many, splits.validation)
     assert float(raw[3].max()) > 20
-    torch.testing.assert_close(classify_dataset(loaded, splits.validation), raw.log_softmax(dim=1))
+    torch.testing.assert_close(classify_dataset(one, splits.validation), raw.log_softmax(dim=1))
 
 
 def test_an_undefined_score_is_no_best_for_ever(tmp_path):
@@ -353,7 +365,7 @@ def test_an_undefined_score_is_no_best_for_ever(tmp_path):
     run.every, run._write_best = 1, lambda: None
     for run.step, score in ((1, None), (2, None), (3, 0.0), (4, None)):
         values = {run.tune.metric: score}
-        run.validate = lambda values=values: Results({"metrics": values}, primary="")
+        run.validate = lambda values=values: {"metrics": values}
         run._evaluate(None)
         assert run.best["step"] == min(run.step, 3)
 
@@ -365,10 +377,11 @@ def test_what_is_said_and_judged_afterwards(tmp_path):
     said = "these clips took no part in it"
     assert said in (tmp_path / "run/report.html").read_text()
     loaded, clips = load_classifier(tmp_path / "run"), build_splits(config).test
-    for evaluator, model in (
-        (Classification(split="test", own_data=False), loaded), (Classification(split="test"), replace(loaded, meta={})),
-    ):  # fmt: skip
-        assert said not in evaluator(model, clips).write(tmp_path / "page").read_text()
+    elsewhere = Classification(split="test", own_data=False)(loaded, clips)
+    unknown = Classification(split="test")(replace(loaded, meta={}), clips)
+    assert not elsewhere["chosen_without_these"]
+    assert not unknown["chosen_without_these"]
+    assert said not in elsewhere.write(tmp_path / "elsewhere").read_text()
     for more, frames in (([], "all"), (["--middle-frame"], "middle")):
         arguments = ["evaluate", "classification", str(tmp_path / "run"), "--out", str(tmp_path / "out"), *more]
         assert CliRunner().invoke(app, arguments).exit_code == 0
@@ -381,13 +394,17 @@ def test_other_data_have_folds_of_their_own():
 
 
 def test_targets():
-    targets = Targets.of([("a",), (), ("b", "a")], ("a", "b"), ["x", "y", "z"])
-    assert targets.rows([2, 0, 1]).tolist() == [[1, 1], [1, 0], [0, 0]]
-    assert targets.names() == [("a",), (), ("b", "a")]
+    splits = build_splits(config_of())
+    train = splits.train
+    expected = [[float(name in train.clip(i).labels) for name in splits.classes] for i in (2, 0, 1)]
+    assert train.targets([2, 0, 1]).tolist() == expected
+    assert [train.labels(i) for i in range(3)] == [train.clip(i).labels for i in range(3)]
+    with pytest.raises(DataError, match="which is none of the 1 classes"):
+        LabelledDataset(train, range(len(train)), splits.classes[:1])
 
 
 def test_inputs_of_one_modality_need_nothing_of_the_other():
     splits = build_splits(config_of("classifier.mode=visual"))
     batch = collate([splits.train.sample(i, 0) for i in range(3)])
-    assert batch.waveforms.shape == (3, 0)
-    assert build_inputs(config_of().audio).before_augmentation(batch, "visual").shape == (3, 3, 32, 32)
+    assert set(batch.inputs) == {"visual"}
+    assert encoder_inputs(build_inputs(config_of()), batch)["visual"].shape == (3, 3, 32, 32)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from equiav.data import collate
 from equiav.errors import CheckpointError, ConfigError, DataError, TrainingError
 from equiav.inference import load_model
 from equiav.io import duration
-from equiav.training import Trainer, autocast_type, cut_log, draw_step, effective_rank, uniformity
+from equiav.objectives import effective_rank, uniformity
+from equiav.training import Trainer, autocast_type, cut_log
 from equiav.training import trainer as trainer_module
 from tests.training.small import small_config
 
@@ -56,7 +58,7 @@ def test_what_a_run_writes(tmp_path):
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert {r["kind"] for r in records} == {"train", "validation"}
     train = next(r for r in records if r["kind"] == "train")
-    for key in ("effective_rank_audio", "uniformity_visual", "displacement_audio", "gradient_norm", "rate"):
+    for key in ("effective_rank_audio", "uniformity_visual", "displacement_audio", "gradient_norm", "lr"):
         assert key in train
     assert list((tmp_path / "tensorboard").iterdir())
     model = load_model(tmp_path)  # a run's folder stands for its newest checkpoint
@@ -97,10 +99,10 @@ def test_nan_names_the_step_and_the_clips(tmp_path):
     class Sick(type(clips)):
         def sample(self, index, frame):
             s = sample(self, index, frame)
-            return type(s)(s.name, s.waveform * float("nan"), s.frame) if index == sick else s
+            return replace(s, inputs={**s.inputs, "audio": s.inputs["audio"] * float("nan")}) if index == sick else s
 
     trainer.clips = Sick(clips.world, clips.start, clips.count)
-    with pytest.raises(TrainingError, match=rf"not a number at step [123]; clips: {clips.name(sick)};"):
+    with pytest.raises(TrainingError, match=rf"not a number at step [123]; clips: {clips.clip(sick).id};"):
         trainer.run()
     kept = checkpoints_of(tmp_path)
     assert all(bool(v.isfinite().all()) for _, p in kept for v in weights_of(p).values())
@@ -199,7 +201,7 @@ def test_exploding_weights_never_replace_a_good_checkpoint(tmp_path):
 
     def explode(*args):
         if trainer.step == 1:
-            trainer.rate = lambda step: 1e38
+            trainer.lr = lambda step: 1e38
         take(*args)
 
     trainer._take = explode
@@ -230,15 +232,15 @@ def test_inputs_keep_their_precision_under_autocast(tmp_path):
     """Filter bank and augmentations work in single precision, whatever the networks use."""
     trainer = Trainer(small_config("train.evaluate_every=null"), tmp_path, silent)
     seen = {}
-    encode = trainer.model.audio.encode_views
+    encode = trainer.model.audio.f.views
 
     def spy(x, x_aug, tokens):
         seen["dtypes"] = {x.dtype, x_aug.dtype}
         return encode(x, x_aug, tokens)
 
-    trainer.model.audio.encode_views = spy
+    trainer.model.audio.f.views = spy
     batch = collate([trainer.clips.sample(i, 0) for i in range(8)])
-    draws = draw_step(trainer.objective.augment, 8, 2, 0, 0)
+    draws = trainer.objective.draw(8, 0, 0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         trainer.objective(batch, draws)
     assert seen["dtypes"] == {torch.float32}

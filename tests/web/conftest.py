@@ -4,7 +4,7 @@ import pytest
 
 from equiav.build import build_model
 from equiav.checkpoint import save_model
-from equiav.web import Bounds, Service, open_collection
+from equiav.web import Service, UploadLimits, open_collection
 from tests.training.small import small_config
 
 
@@ -19,7 +19,7 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="session")
 def service(run):
     index, embedder = open_collection(run, None)
-    return Service(index, embedder, Bounds(megabytes=1, seconds=30.0))
+    return Service(index, embedder, UploadLimits(megabytes=1, seconds=30.0))
 
 
 @pytest.fixture(scope="session")

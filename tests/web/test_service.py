@@ -23,10 +23,11 @@ from equiav.inference import Embedder, LoadedModel, items, load_model
 from equiav.media import decode
 from equiav.report import wav
 from equiav.search import Entry, Hit, Index
+from equiav.types import Clip
 from equiav.web import (
-    Bounds,
     Map,
     Service,
+    UploadLimits,
     clip_routes,
     clips_html,
     demo_index,
@@ -46,7 +47,7 @@ def test_scenes_are_films_of_what_they_are_called(films, service):
     clip = decode(films[0])
     assert clip.frames.shape[2:] == (192, 192)
     assert clip.waveform.abs().max() > 0.05
-    entry = service.index.entry(films[0].stem)
+    entry = service.index.entry(films[0].stem).clip
     assert entry.path == films[0]
     assert set(entry.labels) <= set(films[0].stem.split("-"))
 
@@ -70,8 +71,8 @@ def test_search(service, films, kind, tmp_path):
     assert len(hits) == 6
     assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
     vector = getattr(service.embedder, kind)(path)
-    entry = service.index.entry(hits[0].id)
-    assert hits[0].score == pytest.approx(float(vector @ entry.vector(hits[0].side)), abs=1e-5)
+    entry = service.index.entry(hits[0].clip.id)
+    assert hits[0].score == pytest.approx(float(vector @ entry.vectors[hits[0].side]), abs=1e-5)
 
 
 def test_heat_maps_of_a_film(service, films):
@@ -103,7 +104,7 @@ def test_refusals_name_the_limit(service, films, tmp_path):
     refused("audio", "long.wav", wav(np.zeros(40 * 4000, np.float32), 4000), "lasts 40 s; at most 30 s are taken")
     refused("audio", "no.wav", b"nothing", "cannot be opened as media")
     refused("video", "no.mp4", b"", "cannot be opened as media")
-    refused("image", "no.png", b"nothing", "cannot be read as a picture")
+    refused("image", "no.png", b"nothing", "cannot be read as an image")
     refused("image", "long.mkv", wav(np.zeros(40 * 4000, np.float32), 4000), "lasts 40 s; at most 30 s are taken")
     with pytest.raises(MediaError, match="lasts 40 s"):
         service.locate(films[0], tmp_path / "long.mkv")
@@ -127,7 +128,7 @@ def test_decoding_ends_in_time(service, films, monkeypatch):
     service.locate(films[0], films[1])
     service.locate_in_video(films[0])
     assert len(seen) == 12  # each file is looked into, and decoded
-    assert {limits.wall for limits in seen} == {service.bounds.wall}
+    assert {limits.wall for limits in seen} == {service.limits.wall}
 
 
 def test_another_model_is_refused(service, run, tmp_path):
@@ -169,7 +170,7 @@ def test_examples_of_a_collection_whose_files_are_gone(run, tmp_path, service):
     model = load_model(run)
     index = Index.create(tmp_path / "index", model)
     vector = np.eye(model.width, dtype=np.float32)[0]
-    index.add([Entry("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0, vector, None)], made_by=model.digest)
+    index.add([Entry(Clip("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0), {"audio": vector})], made_by=model.digest)
     found = write_examples(index, tmp_path, largest=10**6)
     assert (found.sounds, found.pictures, found.films) == ([], [], [])
 
@@ -178,13 +179,13 @@ def made_index(run, folder, entries):
     model = load_model(run)
     index = Index.create(folder, model)
     vector = np.eye(model.width, dtype=np.float32)[0]
-    index.add([dataclasses.replace(entry, visual=vector) for entry in entries], made_by=model.digest)
+    index.add([dataclasses.replace(entry, vectors={"visual": vector}) for entry in entries], made_by=model.digest)
     return index
 
 
 def test_examples_of_pictures_alone(run, tmp_path):
     picture = np.zeros((20, 30, 3), np.uint8)
-    entries = [Entry(f"{i}", "same.png", tmp_path / f"{i}.png", 0.0, 0.0, picture=picture + i) for i in range(5)]
+    entries = [Entry(Clip(f"{i}", "same.png", tmp_path / f"{i}.png"), picture=picture + i) for i in range(5)]
     found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
     assert (found.sounds, found.films) == ([], [])
     assert len(set(found.pictures)) == 4
@@ -195,7 +196,7 @@ def test_examples_take_every_source_first(run, films, tmp_path):
     picture = np.zeros((20, 30, 3), np.uint8)
     spans = [(film, start) for film in films[:2] for start in (0.0, 0.1, 0.2)]
     entries = [
-        Entry(f"{film.stem}@{start}", film.name, film, start, start + 0.55, picture=picture) for film, start in spans
+        Entry(Clip(f"{film.stem}@{start}", film.name, film, start, 0.55), picture=picture) for film, start in spans
     ]
     found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
     assert found.films == films[:2]
@@ -209,8 +210,9 @@ def test_examples_take_every_source_first(run, films, tmp_path):
 
 
 def test_cards_escape_what_they_are_given():
-    hit = Hit('"<b>', 0.5, "audio", "<script>x</script>.mp3", None, 0.0, 1.0, ("<i>",), {}, None)
-    html = clips_html([hit, dataclasses.replace(hit, path=Path("x.mp4")), dataclasses.replace(hit, path=Path("x.mkv"))])
+    paths = (None, Path("x.mp4"), Path("x.mkv"))
+    clips = [Clip('"<b>', "<script>x</script>.mp3", path, 0.0, 1.0, ("<i>",)) for path in paths]
+    html = clips_html([Hit(clip, 0.5, "audio") for clip in clips])
     assert "<script>" not in html
     assert "<i>" not in html
     assert "Nothing found" in clips_html([])
@@ -218,7 +220,7 @@ def test_cards_escape_what_they_are_given():
 
 def test_players_only_where_something_plays(films, tmp_path):
     def card(path, end=1.0, **metadata):
-        return clips_html([Hit("a", 0.5, "visual", "a", path, 0.0, end, (), metadata, None)])
+        return clips_html([Hit(Clip("a", "a", path, 0.0, end, metadata=metadata), 0.5, "visual")])
 
     (tmp_path / "a.mkv").write_bytes(b"")
     assert "<video" in card(films[0])
@@ -232,7 +234,7 @@ def test_players_only_where_something_plays(films, tmp_path):
 def test_sounds_of_clips(service):
     app = fastapi.FastAPI()
     app.include_router(clip_routes(service))
-    entry = next(service.index.entries())
+    entry = next(service.index.clips())
     with TestClient(app) as client:
         answer = client.get("/clip/sound", params={"id": entry.id})
         assert client.get("/clip/sound", params={"id": "unknown"}).status_code == 404
@@ -242,9 +244,9 @@ def test_sounds_of_clips(service):
 
 
 def test_clips_without_sound_and_few_at_once(service, run, tmp_path, monkeypatch):
-    index = made_index(run, tmp_path / "index", [Entry("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0)])
+    index = made_index(run, tmp_path / "index", [Entry(Clip("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0))])
     app = fastapi.FastAPI()
-    app.include_router(clip_routes(Service(index, service.embedder, Bounds(at_once=2))))
+    app.include_router(clip_routes(Service(index, service.embedder, UploadLimits(at_once=2))))
     working, seen = [], []
 
     def slow(entry):
@@ -270,7 +272,7 @@ def test_few_points_are_read_of_many(service):
 
 
 def test_the_map_is_drawn_once_per_state(run, tmp_path, monkeypatch):
-    entries = [Entry(f"{i}", "a.png", None, 0.0, 0.0) for i in range(3)]
+    entries = [Entry(Clip(f"{i}", "a.png")) for i in range(3)]
     index = made_index(run, tmp_path / "index", entries)
     drawn = []
     monkeypatch.setattr("equiav.web.map.map_html", lambda index: drawn.append(len(index)) or str(len(index)))
@@ -301,4 +303,4 @@ def test_flatten_is_principal_components(rng):
 
 def test_spoken():
     assert [spoken(s) for s in (30.0, 600.0, 90.0)] == ["30 s", "10 min", "1 min 30 s"]
-    assert Bounds(megabytes=2).bytes == 2 << 20
+    assert UploadLimits(megabytes=2).bytes == 2 << 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -38,65 +37,73 @@ def ablate(
     Finished runs are not repeated, rows of one configuration share their runs, a failed row is reported and the
     others go on (exit code 1 at the end). Run the same command again to carry on.
     """
-    from equiav.ablation import Folders, Runner, collect, load_experiments, missing, plan, worker_arguments
+    from equiav.reproduction import Folders, Runner, load_tables, missing, plan, worker_arguments
 
     if split not in (None, "test", "validation"):
         raise EquiAVError(f"--split {split}: choose test or validation")
-    experiments = [e for e in load_experiments(files) if _scale(scale) in e.table.scales]
-    if not experiments:
+    if scale not in ("world", "real", "paper"):
+        raise EquiAVError(f"--scale {scale}: choose world, real or paper")
+    if seeds is not None and not all(part.strip().isdigit() for part in seeds.split(",")):
+        raise EquiAVError(f"--seeds {seeds}: give numbers such as 0,1,2")
+    tables = [table for table in load_tables(files) if scale in table.scales]
+    if not tables:
         raise EquiAVError(f"--scale {scale}: none of these tables has it")
     folders, extra = Folders(results, runs), tuple(change or ())
-    planned = plan(experiments, _scale(scale), seeds=_seeds(seeds), rows=_names(rows), extra=extra)
+    planned = plan(
+        tables,
+        scale,  # type: ignore[arg-type]
+        seeds=None if seeds is None else tuple(int(part) for part in seeds.split(",")),
+        rows=None if rows is None else tuple(part.strip() for part in rows.split(",")),
+        extra=extra,
+    )
     if not planned:
         raise EquiAVError(f"nothing to run: no row has these seeds and names at scale {scale}; see --seeds and --rows")
     if only is not None:
-        _only(only, planned, folders, discard)
+        _only([run for run in planned if run.key == only], only, folders, discard)
         return
-    command = partial(worker_arguments, experiments, folders=folders, extra=extra, discard=discard)
+    command = partial(worker_arguments, tables, folders=folders, extra=extra, discard=discard)
     if listed:
         for run in planned:
             if missing(run, folders):
                 print(shlex.join(["equiav", *command(run)]))
         return
     # Runs that take several processes each take the whole machine.
-    at_once = 1 if any(run.processes > 1 for run in planned) else processes
-    outcome = Runner(folders, command, at_once, say).run(planned)
+    runner = Runner(folders, command, 1 if any(run.processes > 1 for run in planned) else processes, say)
+    runner.run(planned)
     end_line()
-    for experiment in experiments:
-        _show(collect(experiment, _scale(scale), folders, split=split, extra=extra), folders)  # type: ignore[arg-type]
-    _conclude(outcome)
+    _show(tables, folders, runner, scale=scale, split=split, extra=extra)
 
 
-def _show(results: Any, folders: Any) -> None:
-    from equiav.ablation import markdown, write_table
-
-    path = write_table(results, folders.tables(results.scale))
-    print(f"{markdown(results)}\nWritten: {path}\n")
-
-
-def _conclude(outcome: Any) -> None:
+def _show(tables: Any, folders: Any, runner: Any, **chosen: Any) -> None:
+    """The tables as they stand now, and how the session ended."""
+    from equiav.reproduction import collect, markdown, write_table
     from equiav.training import STOPPED
 
-    print(f"{outcome.before} runs were done before, {outcome.done} now, {len(outcome.failed)} failed")
-    for label, reason in outcome.failed.items():
+    for table in tables:
+        found = collect(table, folders=folders, **chosen)
+        path = write_table(found, folders.results / chosen["scale"] / "tables")
+        print(f"{markdown(found)}\nWritten: {path}\n")
+        for line in found.notes()[1]:
+            print(f"left out, {line}")
+    print(f"{runner.before} runs were done before, {runner.done} now, {len(runner.failed)} failed")
+    for label, reason in runner.failed.items():
         print(f"failed: {label}: {reason}")
-    if outcome.interrupted:
+    if runner.interrupted:
         raise typer.Exit(STOPPED)
-    if outcome.failed:
+    if runner.failed:
         raise typer.Exit(1)
 
 
-def _only(key: str, planned: Sequence[Any], folders: Any, discard: bool) -> None:
+def _only(found: Any, key: str, folders: Any, discard: bool) -> None:
     """One run in this process, with the exit codes that the runner knows."""
-    from equiav.ablation import BUSY, perform
     from equiav.errors import Busy
+    from equiav.reproduction import BUSY, perform
     from equiav.training import STOPPED, Stopped
 
-    found = [run for run in planned if run.key == key]
     if not found:
         raise EquiAVError(f"--only {key}: these tables have no such run; have they, or their recipe, changed?")
     try:
-        perform(found[0], folders, discard=discard, say=say)
+        perform(found[0], folders, discard=discard, progress=say)
     except Busy as error:
         say(str(error))
         raise typer.Exit(BUSY) from error
@@ -104,25 +111,6 @@ def _only(key: str, planned: Sequence[Any], folders: Any, discard: bool) -> None
         raise typer.Exit(STOPPED) from error
     end_line()
     print(f"{found[0].label}: {folders.record(found[0].scale, key)}")
-
-
-def _scale(value: str) -> Any:
-    if value not in ("world", "real", "paper"):
-        raise EquiAVError(f"--scale {value}: choose world, real or paper")
-    return value
-
-
-def _seeds(value: str | None) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    parts = value.split(",")
-    if not all(part.strip().isdigit() for part in parts):
-        raise EquiAVError(f"--seeds {value}: give numbers such as 0,1,2")
-    return tuple(int(part) for part in parts)
-
-
-def _names(value: str | None) -> tuple[str, ...] | None:
-    return None if value is None else tuple(part.strip() for part in value.split(","))
 
 
 @app.command()
@@ -133,11 +121,11 @@ def reproduce(
     ),
 ) -> None:
     """List every table and figure of the paper, what regenerates it, what has been run; write the document."""
-    from equiav.ablation import Folders, write_reproduction
+    from equiav.reproduction import Folders, write_reproduction
 
     for section in write_reproduction(out, Folders(results, RUNS)):
         done = ", ".join(f"{r.scale} {len(r.records)}/{r.wanted} runs" for r in section.results)
-        print(f"{section.item.number}: {section.item.subject}" + (f" ({done})" if done else ""))
+        print(section.title + (f" ({done})" if done else ""))
         for command in section.commands:
             print(f"    {command}")
     print(f"Written: {out}")

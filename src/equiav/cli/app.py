@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -36,8 +38,19 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print and exit.")
     ] = False,
+    modules: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Import a module of yours, whose parts a recipe names."),
+    ] = None,
 ) -> None:
-    pass
+    """What every command shares."""
+    for name in modules or ():
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))  # as `python -m` does: your file lies where you work
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise EquiAVError(f"--import {name}: {error}") from error
 
 
 def say(line: str) -> None:

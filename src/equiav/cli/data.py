@@ -49,45 +49,34 @@ def prepare(
     Killed and started again it carries on. Published datasets by name, in the layout their publishers give:
     `equiav prepare esc50 ESC-50-master data/esc50`. Then `equiav inspect OUT` shows what came out.
     """
-    from equiav.data import NAMES, NEEDS, find_sources, read_benchmark
+    from equiav.data import PUBLISHED, find_sources, read_published
     from equiav.data import prepare as run
 
-    if source in NAMES:
+    if source in PUBLISHED:
         if out is None:
             raise EquiAVError(f"{source} is a published dataset: give its folder and OUT")
-        found = read_benchmark(source, place, split=split)
+        found = read_published(source, place, split=split)
         print(found.line(), file=sys.stderr)
-        sources = found.sources
-        needed = _need(need or NEEDS.get(source, "both"))
+        clips = found.clips
+        needed = need or PUBLISHED[source]
     else:
         if out is not None:
-            raise EquiAVError(f"{source}: not a published dataset; those are {', '.join(NAMES)}")
-        sources, out, needed = find_sources(Path(source)), place, _need(need or "both")
+            raise EquiAVError(f"{source}: not a published dataset; those are {', '.join(PUBLISHED)}")
+        clips, out, needed = find_sources(Path(source)), place, need or "both"
+    if needed not in ("audio", "video", "both"):
+        raise EquiAVError(f"--need {needed}: choose audio, video or both")
+    if engine not in ("local", "ray"):
+        raise EquiAVError(f"--engine {engine}: choose local or ray")
+    number, slash, total = part.partition("/")
+    if not (slash and number.isdigit() and total.isdigit()):
+        raise EquiAVError(f"--part {part}: give i/n, such as 2/8")
+    options: dict[str, Any] = {"need": ("audio", "video") if needed == "both" else (needed,), "engine": engine}
     summary = run(
-        sources, out, workers=workers or os.cpu_count() or 1, part=_part(part), clip_seconds=seconds,
-        overlap=overlap, need=needed, engine=_engine(engine), say=say,
+        clips, out, workers=workers or os.cpu_count() or 1, part=(int(number), int(total)), clip_seconds=seconds,
+        overlap=overlap, progress=say, **options,
     )  # fmt: skip
     end_line()
     print(f"{summary.clips} clips of {summary.used} files; {summary.skipped} files left out: {out / 'skipped.csv'}")
-
-
-def _need(value: str) -> tuple[Any, ...]:
-    if value not in ("audio", "video", "both"):
-        raise EquiAVError(f"--need {value}: choose audio, video or both")
-    return ("audio", "video") if value == "both" else (value,)
-
-
-def _engine(value: str) -> Any:
-    if value not in ("local", "ray"):
-        raise EquiAVError(f"--engine {value}: choose local or ray")
-    return value
-
-
-def _part(value: str) -> tuple[int, int]:
-    number, slash, total = value.partition("/")
-    if not (slash and number.isdigit() and total.isdigit()):
-        raise EquiAVError(f"--part {value}: give i/n, such as 2/8")
-    return int(number), int(total)
 
 
 @app.command()

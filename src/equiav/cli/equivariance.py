@@ -22,21 +22,25 @@ def equivariance(
     """Whether the predictor follows the augmentation: cosines, augmentation by augmentation, and the centroid."""
     from equiav.build import build_dataset, with_data
     from equiav.evaluation import (
+        REPORT,
+        RESULTS,
         equivariance_lines,
         equivariance_page,
         equivariance_record,
         evaluation_folder,
         examples,
-        write_evaluation,
     )
     from equiav.inference import load_model
+    from equiav.io import provenance, write_json
 
     chosen = split_name(split)
     loaded = load_model(model)
     clips = build_dataset(with_data(loaded.config, data), chosen)
-    record = equivariance_record(loaded, clips, seed=seed, count=count, say=say)
+    record = equivariance_record(loaded, clips, seed=seed, count=count, progress=say)
     end_line()
     print("\n".join(equivariance_lines(record)))
     page = equivariance_page(record, examples(loaded, clips, seed=seed, count=count))
-    path = write_evaluation(out or evaluation_folder(model, "equivariance"), {**record, "split": split}, page)
-    print(f"Look at {path}")
+    folder = out or evaluation_folder(model, "equivariance")
+    write_json(folder / RESULTS, {**record, "split": split, "provenance": provenance()})
+    page.write(folder / REPORT)
+    print(f"Look at {folder / REPORT}")

@@ -21,10 +21,10 @@ def cost(
     from equiav.config import Config, load_config
     from equiav.evaluation import cost_of, cost_record, cost_table
     from equiav.io import provenance, write_json
-    from equiav.types import Modality
+    from equiav.types import AUDIO, VISUAL
 
     config = load_config(recipe) if recipe else Config()
-    costs = [cost_of(config, m, repeats=repeats) for m in Modality]
+    costs = [cost_of(config, m, repeats=repeats) for m in (AUDIO, VISUAL)]
     print(cost_table(costs))
     record = cost_record(costs)
     print(f"\nParameters: {sum(c.parameters for c in costs) / 1e6:.1f} M. Convention: {record['convention']}.")

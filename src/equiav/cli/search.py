@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,7 +43,7 @@ def index(
     if out is None:
         raise EquiAVError("give what to index and the index's folder: equiav index my_videos/ library.index")
     opened, embedder = _opened(out, model, store, device)
-    done = index_folder(opened, embedder, source, table=listed, seconds=seconds, overlap=overlap, say=say)
+    done = index_folder(opened, embedder, source, table=listed, seconds=seconds, overlap=overlap, progress=say)
     end_line()
     known = f", {done.known} known already" if done.known else ""
     print(f"{done.added} entries added{known}; {done.skipped} left out: {out / 'skipped.csv'}")
@@ -58,14 +59,14 @@ def _opened(out: Path, model: Path | None, store: str | None, device: str) -> An
     from equiav.search import INDEX, Index, settled_store
 
     if (out / INDEX).exists():
-        opened = Index.open(out, say=say)
+        opened = Index.open(out, progress=say)
         if store is not None and settled_store(store) != opened.about["store"]:
             raise EquiAVError(f"{out} keeps its vectors in {opened.about['store'] or 'its own folder'}, not in {store}")
         return opened, Embedder(load_model(_model(opened, model), device))
     if model is None:
         raise EquiAVError(f"{out} is a new index: give the model that makes its vectors (--model)")
     loaded = load_model(model, device)
-    return Index.create(out, loaded, store=store, model_path=model, say=say), Embedder(loaded)
+    return Index.create(out, loaded, store=store, model_path=model, progress=say), Embedder(loaded)
 
 
 def _model(opened: Any, model: Path | None) -> Path:
@@ -110,30 +111,22 @@ def search(
     compared with both, and an entry counts by the better of its two.
     """
     from equiav.inference import Embedder, load_model
-    from equiav.search import Index, as_table, ask, to_json
+    from equiav.search import Index, as_table, ask, to_json, write_results
 
-    if among not in (None, "audio", "visual", "both"):
-        raise EquiAVError(f"--among {among}: choose audio, visual or both")
     given = {"audio": audio, "image": image, "video": video}
     if sum(item is not None for item in (*given.values(), like)) != 1:
         raise EquiAVError("give one of --audio, --image, --video and --like")
     opened = Index.open(folder)
+    opened.sides(among)  # refused before a model is loaded
     if like is not None:
         query = opened.like(like)
     else:
         query = ask(Embedder(load_model(_model(opened, model), device)), start=start, **given)
-    hits = opened.search(query, k=k, among=among, filters=filters or ())  # type: ignore[arg-type]
+    hits = opened.search(query, k=k, among=among, filters=filters or ())
+    opened.close()
     print(to_json(hits) if as_json else as_table(hits))
     if html is not None:
-        _page(hits, html, given, like, start)
-
-
-def _page(hits: Any, html: Path, given: dict[str, Path | None], like: str | None, start: float) -> None:
-    import sys
-
-    from equiav.search import asked, write_results
-
-    kind, path = next(((kind, path) for kind, path in given.items() if path is not None), ("like", None))
-    title = f"Nearest to {like if path is None else path.name}"
-    write_results(hits, html, title=title, query="" if path is None else asked(path, kind, start=start))
-    print(f"Look at {html}", file=sys.stderr)
+        kind, path = next(((kind, path) for kind, path in given.items() if path is not None), ("like", None))
+        title = f"Nearest to {like if path is None else path.name}"
+        write_results(hits, html, title=title, query=path, kind=kind, start=start)
+        print(f"Look at {html}", file=sys.stderr)

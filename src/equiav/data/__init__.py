@@ -1,8 +1,5 @@
 """Where clips come from: generated, prepared or published."""
 
-from equiav.data.assembly import Assembly
-from equiav.data.benchmark_files import Coverage, read_vocabulary
-from equiav.data.benchmarks import NAMES, NEEDS, read_benchmark, read_retrieval_list, select
 from equiav.data.cavmae import CavMaeDataset, read_cavmae, read_weights
 from equiav.data.cutting import key_of
 from equiav.data.datasets import (
@@ -20,39 +17,55 @@ from equiav.data.datasets import (
     squared,
     vocabulary,
 )
-from equiav.data.finish import merge
-from equiav.data.index import INDEX, META, SHARDS, SKIPPED, Index, read_meta, read_skipped
 from equiav.data.inspection import write_inspection
 from equiav.data.loader import Schedule, apart, balanced_weights, evaluation_batches, training_batches
-from equiav.data.manifest import Source, Split, split_of
 from equiav.data.paired import Images, PairedDataset, PairedSet, Sounds, loudest, read_paired
-from equiav.data.paired_manifest import MANIFEST, SPLITS, Entry, assign_splits, open_files, read_manifest
-from equiav.data.pool import CRASHED, SLOW, Failure, run_isolated
-from equiav.data.prepare import prepare
-from equiav.data.shards import ShardDataset, flac, read_flac
-from equiav.data.sources import COLUMNS, SUFFIXES, find_sources, further_columns
-from equiav.data.things import HUES, KINDS, PITCHES, RADII, TEMPI, Scene, Thing
-from equiav.data.world import Difficulty, World, attribute_similarity
+from equiav.data.paired_manifest import (
+    COLUMNS,
+    KINDS,
+    MANIFEST,
+    SPLITS,
+    Entry,
+    assign_splits,
+    open_files,
+    read_manifest,
+)
+from equiav.data.prepare import Summary, merge, prepare
+from equiav.data.readers import PUBLISHED, read_published, read_retrieval_list, select
+from equiav.data.readers.files import Coverage, read_vocabulary
+from equiav.data.shards import (
+    INDEX,
+    META,
+    SHARDS,
+    SKIPPED,
+    IndexWriter,
+    PreparedIndex,
+    ShardDataset,
+    flac,
+    read_flac,
+    read_meta,
+    read_skipped,
+)
+from equiav.data.sources import SUFFIXES, find_sources, split_of
+from equiav.data.synthetic.objects import HUES, PITCHES, RADII, TEMPI, Scene, SceneObject
+from equiav.data.synthetic.world import Difficulty, World, attribute_similarity
+from equiav.data.workers import Failure, Workers, tick
 
 __all__ = [
     "COLUMNS",
-    "CRASHED",
     "HUES",
     "INDEX",
     "KINDS",
     "MANIFEST",
     "META",
-    "NAMES",
-    "NEEDS",
     "PITCHES",
+    "PUBLISHED",
     "RADII",
     "SHARDS",
     "SKIPPED",
-    "SLOW",
     "SPLITS",
     "SUFFIXES",
     "TEMPI",
-    "Assembly",
     "CavMaeDataset",
     "Coverage",
     "Dataset",
@@ -60,19 +73,20 @@ __all__ = [
     "Entry",
     "Failure",
     "Images",
-    "Index",
+    "IndexWriter",
     "LabelledDataset",
     "Labels",
     "PairedDataset",
     "PairedSet",
+    "PreparedIndex",
     "Scene",
+    "SceneObject",
     "Schedule",
     "ShardDataset",
     "Sounds",
-    "Source",
-    "Split",
     "Subset",
-    "Thing",
+    "Summary",
+    "Workers",
     "World",
     "WorldDataset",
     "apart",
@@ -84,7 +98,6 @@ __all__ = [
     "evenly_spaced",
     "find_sources",
     "flac",
-    "further_columns",
     "hold_out",
     "key_of",
     "labels_of",
@@ -93,21 +106,21 @@ __all__ = [
     "multi_hot",
     "open_files",
     "prepare",
-    "read_benchmark",
     "read_cavmae",
     "read_classes",
     "read_flac",
     "read_manifest",
     "read_meta",
     "read_paired",
+    "read_published",
     "read_retrieval_list",
     "read_skipped",
     "read_vocabulary",
     "read_weights",
-    "run_isolated",
     "select",
     "split_of",
     "squared",
+    "tick",
     "training_batches",
     "vocabulary",
     "write_inspection",

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
-from jaxtyping import Float, UInt8
-from PIL import Image, UnidentifiedImageError
+from jaxtyping import Float
 from torch import Tensor
 
-from equiav.data.benchmark_files import Vocabulary, read_entries
 from equiav.data.datasets import Dataset
+from equiav.data.readers import Vocabulary, read_entries
 from equiav.errors import DataError, MediaError
-from equiav.media import decode, square
+from equiav.media import decode, read_image, square
 from equiav.types import AUDIO, VISUAL, Clip, Sample
 
 logger = logging.getLogger(__name__)
@@ -113,8 +111,8 @@ class CavMaeDataset(Dataset):
         waveform = decode(entry.wav, sample_rate=self.sample_rate, seconds=self.seconds).waveform
         if waveform is None:
             raise MediaError(entry.wav, "holds no sound")
-        image = square(_read_picture(self._frame(entry, frame))[None], self.size)[0]
-        return Sample(entry.name, {AUDIO: waveform, VISUAL: image})
+        image = torch.from_numpy(read_image(self._frame(entry, frame), upright=False)).permute(2, 0, 1)
+        return Sample(entry.name, {AUDIO: waveform, VISUAL: square(image[None], self.size)[0]})
 
     def _frame(self, entry: CavMaeEntry, k: int) -> Path:
         wanted = entry.frame(k)
@@ -128,12 +126,3 @@ class CavMaeDataset(Dataset):
                 logger.info("%s: frame %d is missing, frame %d stands in", entry.name, k, lower)
                 return entry.frame(lower)
         raise DataError(f"{entry.name}: frame {k} is missing and so are all before it ({wanted})")
-
-
-def _read_picture(path: Path) -> UInt8[Tensor, "3 h w"]:
-    try:
-        with Image.open(path) as image:
-            pixels = np.array(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError) as error:
-        raise MediaError(path, f"cannot be read as an image ({error})") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)

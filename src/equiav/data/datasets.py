@@ -14,10 +14,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equiav.data.benchmark_files import read_vocabulary
-from equiav.data.manifest import split_of
-from equiav.data.things import KINDS
-from equiav.data.world import Scene, World
+from equiav.data.readers import read_vocabulary
+from equiav.data.sources import split_of
+from equiav.data.synthetic import KINDS, Scene, World
 from equiav.errors import DataError
 from equiav.types import AUDIO, VISUAL, Batch, Clip, Modality, Sample
 
@@ -46,6 +45,15 @@ class Dataset(ABC):
     @abstractmethod
     def sample(self, index: int, frame: int) -> Sample:
         """The tensors of a clip with one of its frames."""
+
+    def labels(self, index: int) -> Labels:
+        """The labels of a clip; datasets that need not build the whole record for them override it."""
+        return self.clip(index).labels
+
+    def group(self, index: int) -> str:
+        """What a clip belongs to: clips of one group never stand in two splits."""
+        clip = self.clip(index)
+        return clip.group or clip.source or clip.id
 
     def part(self, index: int, frame: int, modalities: Sequence[Modality]) -> Sample:
         """Some modalities of a clip; datasets that can read less than everything override it."""
@@ -113,7 +121,7 @@ class WorldDataset(Dataset):
         """Named as in the truth files, by the world's seed and the clip's number in it; labels are what sounds."""
         scene = self.scene(index)
         name = f"world-{self.world.seed}-{self.start + index:07d}"
-        silent = len(scene.things) - len(scene.sounding)
+        silent = len(scene.objects) - len(scene.sounding)
         return Clip(
             name, name, seconds=self.world.seconds, labels=tuple(scene.labels), group=name, metadata={"silent": silent}
         )
@@ -123,7 +131,7 @@ class WorldDataset(Dataset):
         if index in self._made:
             return self._made[index]
         waveform = self.world.waveform(self.start + index)
-        made = ((waveform * 32767).round().to(torch.int16), self.world.pictures(self.start + index))
+        made = ((waveform * 32767).round().to(torch.int16), self.world.video(self.start + index))
         if self.remember:
             self._made[index] = made
         return made
@@ -165,6 +173,14 @@ class Subset(Dataset):
         """As in the whole dataset."""
         return self.clips.part(int(self.rows[index]), frame, modalities)
 
+    def labels(self, index: int) -> Labels:
+        """As in the whole dataset."""
+        return self.clips.labels(int(self.rows[index]))
+
+    def group(self, index: int) -> str:
+        """As in the whole dataset."""
+        return self.clips.group(int(self.rows[index]))
+
     def boxes(self, index: int, frame: int) -> Float[Tensor, "boxes 4"]:
         """As in the whole dataset."""
         return self.clips.boxes(int(self.rows[index]), frame)
@@ -191,7 +207,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
 
 def labels_of(clips: Dataset) -> list[Labels]:
     """The labels of every clip."""
-    return [clips.clip(i).labels for i in range(len(clips))]
+    return [clips.labels(i) for i in range(len(clips))]
 
 
 def vocabulary(clips: Dataset) -> Labels:
@@ -233,13 +249,13 @@ class LabelledDataset(Subset):
         found: list[int] = []
         ends = []
         for i in range(len(self)):
-            clip = self.clip(i)
-            if unknown := [label for label in clip.labels if label not in numbers]:
+            labels = super().labels(i)
+            if unknown := [label for label in labels if label not in numbers]:
                 raise DataError(
-                    f"clip {clip.id} has the label {unknown[0]!r}, which is none of the {len(classes)} classes; "
-                    "list all of them in finetune.classes_file, or leave the clip out"
+                    f"clip {self.clip(i).id} has the label {unknown[0]!r}, which is none of the {len(classes)} "
+                    "classes; list all of them in finetune.classes_file, or leave the clip out"
                 )
-            found += [numbers[label] for label in clip.labels]
+            found += [numbers[label] for label in labels]
             ends.append(len(found))
         # Flat arrays: a list of tuples for millions of clips would take gigabytes.
         self._numbers, self._ends = np.array(found, np.int32), np.array(ends, np.int64)

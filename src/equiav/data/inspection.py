@@ -13,10 +13,10 @@ from matplotlib import colormaps
 from numpy.typing import NDArray
 from PIL import Image
 
-from equiav.data.index import SPLITS, Index, read_meta, read_skipped
-from equiav.data.shards import ShardDataset
+from equiav.data.shards import PreparedIndex, ShardDataset, read_meta, read_skipped
 from equiav.media import FilterBank, power_range
-from equiav.report import Page, cards, data_uri, image, new_figure, image_png, png, row, table
+from equiav.report import Page, cards, data_uri, image, image_png, new_figure, png, row, table
+from equiav.types import SPLITS, Split
 
 SHEET = 24
 MOST_LABELS = 30
@@ -25,7 +25,7 @@ THUMBNAIL = 160
 
 def write_inspection(folder: Path, out: Path) -> None:
     """Counts, durations, labels, splits, reasons, and a sheet of 24 clips, in one file that needs nothing else."""
-    meta, index, skipped = read_meta(folder), Index(folder), read_skipped(folder)
+    meta, index, skipped = read_meta(folder), PreparedIndex(folder), list(read_skipped(folder))
     page = Page(f"Prepared data: {folder.name}")
     page.add(cards(_figures(meta)))
     page.heading("Splits").add(_splits(index))
@@ -59,7 +59,7 @@ def _figures(meta: dict[str, Any]) -> list[tuple[str, str]]:
     return found
 
 
-def _splits(index: Index) -> str:
+def _splits(index: PreparedIndex) -> str:
     rows = []
     for number, split in enumerate(SPLITS):
         chosen = np.flatnonzero(index.split == number)
@@ -104,7 +104,7 @@ def _reasons(skipped: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, st
     return [(kind, f"{count:,}", examples[kind][:60]) for kind, count in counts.most_common()]
 
 
-def _sheet(folder: Path, split: Any, index: Index) -> list[str]:
+def _sheet(folder: Path, split: Split, index: PreparedIndex) -> list[str]:
     """Clips spread evenly over a split, as many as its share of the sheet."""
     count = int((index.split == SPLITS.index(split)).sum())
     if not count:
@@ -115,17 +115,17 @@ def _sheet(folder: Path, split: Any, index: Index) -> list[str]:
     return [row([cell for clip in cells[i : i + 2] for cell in clip]) for i in range(0, shown, 2)]
 
 
-def _cells(data: ShardDataset, number: int, split: str) -> list[str]:
+def _cells(data: ShardDataset, number: int, split: Split) -> list[str]:
     title = f"{split}: {data.source(number)[-60:]} {', '.join(data.labels(number))}"
     cells = []
     if data.frames:
-        picture = data.whole_picture(number, data.frames // 2).permute(1, 2, 0).numpy()
+        picture = data.frame(number, data.frames // 2, whole=True).permute(1, 2, 0).numpy()
         small = Image.fromarray(picture)
         small.thumbnail((2 * THUMBNAIL, THUMBNAIL))
         cells.append(image(image_png(np.array(small)), title))
-    if "audio" in data.meta["modalities"]:
-        cells.append(image(_spectrogram(data, number), f"{data.seconds(number):.1f} s" if data.frames else title))
-        sound = data_uri("audio/flac", data.sound_file(number))
+    if "audio" in data.modalities:
+        cells.append(image(_spectrogram(data, number), f"{data.clip(number).seconds:.1f} s" if data.frames else title))
+        sound = data_uri("audio/flac", data.audio_file(number))
         cells.append(f'<audio controls preload="none" src="{sound}"></audio>')
     return cells
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -10,23 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal, cast
 
-import av
 import numpy as np
 import torch
-from av.error import FFmpegError
 from jaxtyping import Float, Int16, Int64, UInt8
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from equiav.data.datasets import Dataset
-from equiav.data.manifest import Split
 from equiav.data.paired_manifest import KINDS, MANIFEST, SPLITS, Entry, Kind, assign_splits, open_files, read_manifest
-from equiav.errors import DataError, MediaError
-from equiav.media import square
+from equiav.errors import DataError
+from equiav.media import Limits, read_audio, read_image, square
 from equiav.randomness import generator
-from equiav.types import AUDIO, VISUAL, Clip, Sample
+from equiav.types import AUDIO, VISUAL, Clip, Sample, Split
 
 Anchor = Literal["sound", "image"]
+
+LIMITS = Limits(seconds=3600.0)  # each recording is decoded whole before its loudest stretch is taken
 
 
 @dataclass(frozen=True)
@@ -154,7 +151,8 @@ def _load_sounds(
     samples = torch.zeros(len(entries), length, dtype=torch.int16)
     lengths = torch.zeros(len(entries), dtype=torch.int64)
     for row, e in enumerate(entries):
-        sound = loudest(_decode_sound(read(e.path), root / e.path, sample_rate), length, step=sample_rate // 100)
+        decoded = read_audio(read(e.path), sample_rate=sample_rate, name=root / e.path, limits=LIMITS)
+        sound = loudest(torch.from_numpy(decoded), length, step=sample_rate // 100)
         samples[row, : len(sound)] = sound
         lengths[row] = len(sound)
     return Sounds(_names(entries), _labels(entries, classes), samples, lengths)
@@ -165,38 +163,22 @@ def _load_images(
 ) -> Images:
     pictures = torch.zeros(len(entries), 3, size, size, dtype=torch.uint8)
     for row, e in enumerate(entries):
-        pictures[row] = square(_decode_image(read(e.path), root / e.path)[None], size)[0]
+        image = torch.from_numpy(read_image(read(e.path), upright=False, name=root / e.path)).permute(2, 0, 1)
+        pictures[row] = square(image[None], size)[0]
     return Images(_names(entries), _labels(entries, classes), pictures)
-
-
-def _decode_sound(data: bytes, path: Path, sample_rate: int) -> Int16[Tensor, " length"]:
-    resampler = av.AudioResampler(format="s16", layout="mono", rate=sample_rate)
-    try:
-        with av.open(io.BytesIO(data), mode="r") as container:
-            frames = [f for frame in container.decode(audio=0) for f in resampler.resample(frame)]
-        frames += resampler.resample(None)
-    except (FFmpegError, ValueError, IndexError) as error:
-        raise MediaError(path, f"its sound cannot be decoded ({error})") from error
-    if not frames:
-        raise MediaError(path, "holds no sound")
-    return torch.from_numpy(np.concatenate([f.to_ndarray().reshape(-1) for f in frames]))
-
-
-def _decode_image(data: bytes, path: Path) -> UInt8[Tensor, "3 h w"]:
-    try:
-        with Image.open(io.BytesIO(data)) as image:
-            pixels = np.array(image.convert("RGB"))
-    except (UnidentifiedImageError, OSError) as error:
-        raise MediaError(path, f"cannot be read as an image ({error})") from error
-    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def loudest(sound: Int16[Tensor, " n"], length: int, *, step: int = 160) -> Int16[Tensor, " m"]:
     """The stretch of `length` samples with the most energy, of those starting at multiples of `step`; ties: first."""
     if len(sound) <= length:
         return sound
-    energy = torch.cat([torch.zeros(1, dtype=torch.float64), sound.double().square().cumsum(0)])
-    start = step * int((energy[length:] - energy[:-length])[::step].argmax())
+    starts = np.arange(0, len(sound) - length + 1, step)
+    edges = np.unique(np.concatenate([starts, starts + length]))
+    # Energy up to each edge, in whole numbers: exact, and 4 bytes a sample, for recordings may be long.
+    squares = np.square(sound.numpy()[: edges[-1]], dtype=np.int32)
+    energy = np.concatenate([[0], np.add.reduceat(squares, edges[:-1], dtype=np.int64).cumsum()])
+    of_stretch = energy[np.searchsorted(edges, starts + length)] - energy[np.searchsorted(edges, starts)]
+    start = int(starts[of_stretch.argmax()])
     return sound[start : start + length]
 
 

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal, cast, get_args
 
-from equiav.data.manifest import Split
 from equiav.errors import DataError
+from equiav.types import Split
 
 Kind = Literal["audio", "image"]
 

@@ -2,50 +2,75 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import heapq
 import json
+import math
+import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
-from equiav.data.assembly import Assembly, Journal
-from equiav.data.cutting import Cutter, Need, Outcome, Settings, split_for
-from equiav.data.finish import Summary, finish, summary_of
-from equiav.data.index import META, SHARDS, ClipRow, read_meta
-from equiav.data.manifest import Source
-from equiav.data.pool import Failure, run_isolated
-from equiav.data.sources import find_sources, ordered
+import numpy as np
+
+from equiav import __version__
+from equiav.data.cutting import Cutter, Job, Need, Outcome, Settings, fragment_path, path_of
+from equiav.data.shards import (
+    END,
+    META,
+    SHARDS,
+    VERSION,
+    IndexWriter,
+    PreparedIndex,
+    StoredClip,
+    read_meta,
+    read_skipped,
+)
+from equiav.data.sources import ordered
+from equiav.data.workers import CRASHED, Failure, Workers
 from equiav.errors import DataError
 from equiav.io import duration, locked, write_json
 from equiav.media import CLIP_SECONDS, FRAMES, Limits
+from equiav.types import Clip
 
-__all__ = ["Summary", "find_sources", "prepare"]
-
-WORK, PLAN = "work", "plan.json"
+WORK, PLAN, JOURNAL = "work", "plan.json", "journal.jsonl"
 SHARD_BYTES = 256 << 20
 SAY_SECONDS = 2.0
+IN_FLIGHT = 4  # tasks of Ray waiting for each processor: enough to keep it busy, few enough to hold in memory
 
 Engine = Literal["local", "ray"]
-Job = tuple[int, Source]
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """The work of one part: which sources, and which of them are copies of others."""
+class Summary:
+    """What a preparation gave."""
 
-    sources: list[Source]
-    numbers: list[int]
-    copies: dict[int, str]
+    clips: int
+    seconds: float
+    used: int  # files with at least one clip
+    skipped: int  # files without
+    splits: dict[str, int]
+    mean: float | None
+    std: float | None
+
+    @staticmethod
+    def of(meta: Mapping[str, Any]) -> Summary:
+        """What meta.json says, in few words."""
+        sources, spectrogram = meta["sources"], meta["spectrogram"]
+        counts = meta["clips"], meta["seconds"], sources["used"], sources["skipped"]
+        return Summary(*counts, meta["splits"], spectrogram["mean"], spectrogram["std"])
 
 
 def prepare(
-    sources: Iterable[Source],
+    clips: Iterable[Clip],
     out: Path,
     *,
     workers: int,
@@ -58,30 +83,47 @@ def prepare(
     shard_bytes: int = SHARD_BYTES,
     wall: float = 120.0,
     engine: Engine = "local",
-    say: Callable[[str], None] = lambda line: None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Summary:
     """Cuts sources into clips and stores them in `out`; called again after an interruption, it carries on.
 
-    `part` (i, n) takes sources i, i + n, ... of the sorted list; `merge` joins the parts. Media that cannot be used
-    are left out, with the reason in skipped.csv. `wall` bounds the seconds a file may take without giving a clip.
+    A source with `seconds` is one clip, the others are cut. `part` (i, n) takes sources i, i + n, ... of the sorted
+    list; `merge` joins the parts. Media that cannot be used are left out, with the reason in skipped.csv. `wall`
+    bounds the seconds a file may take without giving a clip.
     """
     settings = Settings(clip_seconds, overlap, short_side, frames, need=need)
     _check(settings, part, shard_bytes)
-    listed = ordered(sources)
-    mark = fingerprint(listed, settings, shard_bytes)
+    sources = ordered(clips)
+    mark = fingerprint(sources, settings, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
         if (out / META).exists():
-            return _finished(out, mark, part, say)
-        plan = _plan(listed, out, mark, part, say)
-        assembly = Assembly(out / SHARDS, out / WORK, part=part[0], limit=shard_bytes)
+            return _finished(out, mark, part, progress)
+        copies = _plan(sources, out, mark, part, progress)
+        numbers = range(part[0] - 1, len(sources), part[1])
         cutter = Cutter(out / WORK, settings, Limits(wall=wall))
-        outcomes = _work_through(plan, out, cutter, assembly, workers=workers, wall=wall, engine=engine, say=say)
-        shards = assembly.close()
-        rows = _Rows(plan, outcomes, shards)
-        summary = finish(out, rows, _skipped(plan, outcomes), settings=settings, part=part, mark=mark)
+        with Journal(out / WORK / JOURNAL, sources, copies) as journal:
+            writer = ShardWriter(out / SHARDS, out / WORK, part=part[0], limit=shard_bytes)
+            jobs = ((n, sources[n]) for n in numbers if n not in journal)
+            if engine == "ray":
+                outcomes = _on_ray(cutter, jobs)
+            else:
+                # Files look at their own watch; the parent's is for those that hang where no watch is looked at.
+                outcomes = _in_workers(cutter, jobs, Workers(workers, patience=1.5 * wall + 5))
+            _work_through(numbers, journal, writer, outcomes, progress)
+            places = Placement(part[0], shard_bytes)
+            with IndexWriter(out, writer.names) as index:
+                for outcome in map(journal.read, numbers):
+                    name = sources[outcome.number].id
+                    for stored in outcome.clips:
+                        index.add(stored.placed(*places.next(stored)))
+                    if outcome.reason:
+                        index.skip(name, "", outcome.reason)
+                    for start, reason in outcome.dropped:
+                        index.skip(name, f"{start:.3f}", reason)
+        summary = _finish(out, index, settings=settings, part=part, mark=mark)
         shutil.rmtree(out / WORK)
-    say(f"{out}: {summary.clips} clips of {summary.used} files, {summary.skipped} files left out")
+    progress(f"{out}: {summary.clips} clips of {summary.used} files, {summary.skipped} files left out")
     return summary
 
 
@@ -96,191 +138,371 @@ def _check(settings: Settings, part: tuple[int, int], shard_bytes: int) -> None:
         raise DataError(f"need must name audio, video or both, not {settings.need}")
 
 
-def fingerprint(sources: Sequence[Source], settings: Settings, shard_bytes: int) -> str:
+def fingerprint(sources: Sequence[Clip], settings: Settings, shard_bytes: int) -> str:
     """The same for runs that must give the same clips, wherever their files lie."""
     digest = hashlib.sha256(json.dumps([asdict(settings), shard_bytes]).encode())
+    fields = ("labels", "split", "group", "start", "seconds", "boxes", "fold")
     for source in sources:
-        digest.update(repr({k: v for k, v in asdict(source).items() if k != "path"}).encode())
+        digest.update(repr({"name": source.id, **{field: getattr(source, field) for field in fields}}).encode())
     return digest.hexdigest()
 
 
-def _finished(out: Path, mark: str, part: tuple[int, int], say: Callable[[str], None]) -> Summary:
+def _finished(out: Path, mark: str, part: tuple[int, int], progress: Callable[[str], None]) -> Summary:
     meta = read_meta(out)
     if meta.get("fingerprint") != mark or meta.get("part") != list(part):
         raise DataError(f"{out} was prepared from other sources or with other settings; choose another folder")
-    say(f"{out}: already prepared, nothing left to do")
+    progress(f"{out}: already prepared, nothing left to do")
     # Killed between writing and tidying up.
     shutil.rmtree(out / WORK, ignore_errors=True)
-    return summary_of(meta)
+    return Summary.of(meta)
 
 
-def _plan(listed: list[Source], out: Path, mark: str, part: tuple[int, int], say: Callable[[str], None]) -> _Plan:
-    """Made once and kept, so that a run carried on does not read files again to compare them."""
+def _plan(
+    sources: Sequence[Clip], out: Path, mark: str, part: tuple[int, int], progress: Callable[[str], None]
+) -> dict[int, str]:
+    """Which sources are copies of others; found once and kept, so that a run carried on does not read files again."""
     path = out / WORK / PLAN
     identity = {"fingerprint": mark, "part": list(part)}
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        copies = _copies(listed, say)
+        copies = _copies(sources, progress)
         write_json(path, {**identity, "copies": copies})
-    else:
-        if {k: kept.get(k) for k in identity} != identity:
-            raise DataError(f"{out} holds unfinished work on other sources or settings; choose another folder")
-        copies = {int(k): v for k, v in kept["copies"].items()}
-    return _Plan(listed, list(range(part[0] - 1, len(listed), part[1])), copies)
+        return copies
+    if {k: kept.get(k) for k in identity} != identity:
+        raise DataError(f"{out} holds unfinished work on other sources or settings; choose another folder")
+    return {int(k): v for k, v in kept["copies"].items()}
 
 
-def _copies(listed: Sequence[Source], say: Callable[[str], None]) -> dict[int, str]:
+def _copies(sources: Sequence[Clip], progress: Callable[[str], None]) -> dict[int, str]:
     """Sources whose content is that of an earlier one, with its name. Only files of equal size are compared."""
-    alike: dict[tuple[int, float, float | None], list[int]] = {}
-    for number, source in enumerate(listed):
-        with contextlib.suppress(OSError):
-            found = source.path.stat()
-            if stat.S_ISREG(found.st_mode):  # reading a pipe or a device would never end
-                alike.setdefault((found.st_size, source.start, source.seconds), []).append(number)
-    suspects = [number for group in alike.values() if len(group) > 1 for number in group]
-    if suspects:
-        say(f"comparing {len(suspects)} files of equal size")
+    # In columns of numbers: as objects, what is known of a million files would fill the memory.
+    known = np.array([(_size(source), source.start, source.seconds or -1) for source in sources], np.float64)
+    _, group, count = np.unique(known.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)
+    suspects = np.flatnonzero((count[group.reshape(-1)] > 1) & (known.reshape(-1, 3)[:, 0] >= 0))
+    if not len(suspects):
+        return {}
+    progress(f"comparing {len(suspects)} files of equal size")
     with ThreadPoolExecutor(4) as threads:
-        digests = dict(zip(suspects, threads.map(lambda n: _digest(listed[n].path), suspects), strict=True))
-    first: dict[Any, str] = {}
-    copies: dict[int, str] = {}
-    for number in sorted(suspects):
-        source, digest = listed[number], digests[number]
-        if digest:
-            name = first.setdefault((digest, source.start, source.seconds), source.name)
-            if name != source.name:
-                copies[number] = name
-    return copies
+        digests = b"".join(threads.map(lambda n: _digest(sources[n]), suspects.tolist()))
+    content = np.frombuffer(digests, np.uint64).reshape(-1, 4)
+    content = np.concatenate([content, known[suspects, 1:].view(np.uint64)], axis=1)
+    _, first, group = np.unique(content, axis=0, return_index=True, return_inverse=True)
+    earliest = suspects[first[group.reshape(-1)]]
+    readable = np.any(content[:, :4], axis=1).tolist()
+    return {
+        int(number): sources[original].id
+        for number, original, known_well in zip(suspects, earliest, readable, strict=True)
+        if number != original and known_well
+    }
 
 
-def _digest(path: Path) -> str:
+def _size(source: Clip) -> int:
+    try:
+        status = path_of(source).stat()
+    except (OSError, ValueError):
+        return -1  # the worker will say why
+    # Reading a pipe or a device to compare it would never end.
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def _digest(source: Clip) -> bytes:
     try:
         digest = hashlib.sha256()
-        with path.open("rb") as file:
+        with path_of(source).open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
-        return digest.hexdigest()
+        return digest.digest()
     except OSError:
-        return ""  # unreadable: the worker will say why
+        return bytes(32)  # unreadable: the worker will say why
+
+
+class Journal:
+    """One line for each source that is finished, read again by its number: outcomes are not held in memory.
+
+    A line a kill cut short is as if it had not been written. Copies of other sources are finished from the start.
+    """
+
+    def __init__(self, path: Path, sources: Sequence[Clip], copies: Mapping[int, str]) -> None:
+        self.path, self.sources, self.copies = path, sources, copies
+        self.places = array("q", [-1]) * len(sources)  # offset of the line of each source
+
+    def __enter__(self) -> Journal:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._written, self._read = self.path.open("ab"), self.path.open("rb")
+        whole = 0
+        for line in self._read:
+            try:
+                number = Outcome.from_json(line, self.sources).number
+            except ValueError:
+                break
+            if not line.endswith(b"\n"):
+                break
+            self.places[number] = whole
+            whole += len(line)
+        self._written.truncate(whole)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._written.flush()
+        os.fsync(self._written.fileno())
+        self._written.close()
+        self._read.close()
+
+    def __contains__(self, number: int) -> bool:
+        return self.places[number] >= 0 or number in self.copies
+
+    def write(self, outcome: Outcome) -> None:
+        """Adds a line; its fragment is on disk already."""
+        self.places[outcome.number] = self._written.seek(0, os.SEEK_END)
+        self._written.write(outcome.to_json().encode() + b"\n")
+        self._written.flush()
+
+    def read(self, number: int) -> Outcome:
+        """What became of a source that is finished."""
+        if self.places[number] < 0:
+            return Outcome(number, f"same content as {self.copies[number]}")
+        self._read.seek(self.places[number])
+        return Outcome.from_json(self._read.readline(), self.sources)
+
+
+class Placement:
+    """Which shard the next clip goes to, and where in it: decided by the order of the clips and their lengths alone."""
+
+    def __init__(self, part: int, limit: int) -> None:
+        self.part, self.limit = part, limit
+        self.number: Counter[str] = Counter()
+        self.size: Counter[str] = Counter()
+
+    def next(self, stored: StoredClip) -> tuple[str, int]:
+        """Name of the shard, and offset."""
+        split = str(stored.clip.split)
+        if self.size[split] and self.size[split] + stored.length > self.limit:
+            self.number[split] += 1
+            self.size[split] = 0
+        offset = self.size[split]
+        self.size[split] += stored.length
+        return f"{split}-{self.part:03d}-{self.number[split]:06d}.tar", offset
+
+
+class ShardWriter:
+    """Puts fragments into shards in the order of the sources, so that where a clip goes depends on nothing else.
+
+    A shard is written in one go once it is full, beside its place, and moved there; the fragments it was made of
+    are deleted only then. A shard that stands there already was finished by an earlier run.
+    """
+
+    def __init__(self, shards: Path, work: Path, *, part: int, limit: int) -> None:
+        self.folder, self.work = shards, work
+        self.names: list[str] = []
+        self._places = Placement(part, limit)
+        # By split the shard that is filling, and its pieces in a row: source, offset, length, and if they are its last.
+        self._filling: dict[str, tuple[str, array[int]]] = {}
+        shards.mkdir(parents=True, exist_ok=True)
+        for draft in (*shards.glob(".*.tmp"), *work.glob(".*.tmp")):
+            draft.unlink(missing_ok=True)
+
+    def add(self, outcome: Outcome) -> None:
+        """The clips of the next source."""
+        begin = 0
+        for place, stored in enumerate(outcome.clips, start=1):
+            split = str(stored.clip.split)
+            name, _ = self._places.next(stored)
+            if split not in self._filling or self._filling[split][0] != name:
+                if split in self._filling:
+                    self._write(*self._filling[split])
+                self._filling[split] = name, array("q")
+                self.names.append(name)
+            last = place == len(outcome.clips)
+            self._filling[split][1].extend((outcome.number, begin, stored.length, last))
+            begin += stored.length
+
+    def close(self) -> None:
+        """Writes the last shards."""
+        for name, pieces in self._filling.values():
+            self._write(name, pieces)
+        self._filling.clear()
+
+    def _write(self, name: str, pieces: array[int]) -> None:
+        path = self.folder / name
+        if not (path.exists() and path.stat().st_size == sum(pieces[2::4]) + len(END)):
+            draft = path.with_name(f".{name}.tmp")
+            with draft.open("wb") as file:
+                for content in self._contents(pieces):
+                    file.write(content)
+                file.write(END)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+            descriptor = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)  # makes the renaming last
+            finally:
+                os.close(descriptor)
+        for number, last in zip(pieces[::4], pieces[3::4], strict=True):
+            if last:  # its earlier clips are in this shard or in those before it
+                fragment_path(self.work, number).unlink(missing_ok=True)
+
+    def _contents(self, pieces: array[int]) -> Iterator[bytes]:
+        for number, offset, length in zip(pieces[::4], pieces[1::4], pieces[2::4], strict=True):
+            path = fragment_path(self.work, number)
+            try:
+                with path.open("rb") as file:
+                    file.seek(offset)
+                    content = file.read(length)
+            except FileNotFoundError:
+                content = b""
+            if len(content) != length:
+                raise DataError(f"{path} is missing or damaged; delete {self.work.parent} and prepare it again")
+            yield content
+
+
+def _in_workers(cutter: Cutter, jobs: Iterable[Job], workers: Workers) -> Iterator[Outcome]:
+    with workers:
+        for (number, _), result in workers.map(cutter, jobs):
+            yield Outcome(number, result.reason) if isinstance(result, Failure) else result
+
+
+def _on_ray(cutter: Cutter, jobs: Iterable[Job]) -> Iterator[Outcome]:
+    """The same work on a Ray cluster, where one machine is not enough; `out` must be on storage all machines share.
+
+    A task whose process died twice is a file left out.
+    """
+    try:
+        ray: Any = import_module("ray")
+    except ImportError:
+        raise DataError("engine='ray' needs Ray: pip install 'equiav[ray]', or leave the engine out") from None
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)
+    remote: Any = ray.remote(max_retries=1)(_cut)
+    waiting, running = iter(jobs), dict[Any, int]()
+    limit = IN_FLIGHT * max(1, int(ray.cluster_resources().get("CPU", 1)))
+    while True:
+        while len(running) < limit and (job := next(waiting, None)) is not None:
+            running[remote.remote(cutter, job)] = job[0]
+        if not running:
+            return
+        for reference in ray.wait(list(running))[0]:
+            number = running.pop(reference)
+            try:
+                outcome: Outcome = ray.get(reference)
+            except ray.exceptions.WorkerCrashedError:
+                outcome = Outcome(number, CRASHED)
+            yield outcome
+
+
+def _cut(cutter: Cutter, job: Job) -> Outcome:
+    return cutter(job)
 
 
 def _work_through(
-    plan: _Plan,
-    out: Path,
-    cutter: Cutter,
-    assembly: Assembly,
-    *,
-    workers: int,
-    wall: float,
-    engine: Engine,
-    say: Callable[[str], None],
-) -> dict[int, Outcome]:
-    """Outcomes of all sources: those of the journal, and those of the work left."""
-    with Journal(out / WORK) as journal:
-        outcomes = journal.read()
-        for number in plan.numbers:
-            if number in plan.copies and number not in outcomes:
-                outcomes[number] = Outcome(number, f"same content as {plan.copies[number]}")
-        progress = _Progress(len(plan.numbers), outcomes, say)
-        order = iter(plan.numbers)
-        due = next(order, None)
-        jobs = ((n, plan.sources[n]) for n in plan.numbers if n not in outcomes)
-        for outcome in _outcomes(cutter, list(jobs), workers=workers, wall=wall, engine=engine):
-            journal.write(outcome)
-            outcomes[outcome.number] = outcome
-            progress.update(outcome)
-            while due is not None and due in outcomes:
-                assembly.add(split_for(plan.sources[due]), outcomes[due])
-                due = next(order, None)
-        while due is not None:
-            assembly.add(split_for(plan.sources[due]), outcomes[due])
-            due = next(order, None)
-    return outcomes
-
-
-def _outcomes(cutter: Cutter, jobs: list[Job], *, workers: int, wall: float, engine: Engine) -> Iterator[Outcome]:
-    if engine == "ray":
-        from equiav.data.cluster import run_on_ray
-
-        yield from run_on_ray(cutter, jobs)
-        return
-    # Files look at their own watch; the parent's is for those that hang where no watch is looked at.
-    results = run_isolated(cutter, jobs, workers=min(workers, max(1, len(jobs))), patience=1.5 * wall + 5)
-    for (number, _), result in results:
-        yield Outcome(number, result.reason) if isinstance(result, Failure) else result
-
-
-class _Rows(Sequence[ClipRow]):
-    """What the index says of each clip, in the order of the sources; made when asked for, so that one is held."""
-
-    def __init__(self, plan: _Plan, outcomes: dict[int, Outcome], shards: dict[str, tuple[str, int]]) -> None:
-        self.plan, self.outcomes, self.shards = plan, outcomes, shards
-        self.at = [(number, i) for number in plan.numbers for i in range(len(outcomes[number].clips))]
-
-    def __len__(self) -> int:
-        return len(self.at)
-
-    @overload
-    def __getitem__(self, index: int) -> ClipRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[ClipRow]: ...
-    def __getitem__(self, index: int | slice) -> ClipRow | Sequence[ClipRow]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        number, i = self.at[index]
-        source, clip = self.plan.sources[number], self.outcomes[number].clips[i]
-        shard, offset = self.shards[clip.key]
-        return ClipRow(
-            key=clip.key,
-            name=source.name,
-            path=str(source.path),
-            split=split_for(source),
-            group=source.group or source.name,
-            labels=source.labels,
-            start=clip.start,
-            seconds=clip.seconds,
-            shard=shard,
-            members=clip.placed(offset),
-            statistics=clip.statistics,
-        )
-
-
-def _skipped(plan: _Plan, outcomes: dict[int, Outcome]) -> list[tuple[str, str, str]]:
-    """Source, start (empty: all of it) and reason."""
-    found = []
-    for number in plan.numbers:
-        name, outcome = plan.sources[number].name, outcomes[number]
-        if outcome.reason:
-            found.append((name, "", outcome.reason))
-        found += [(name, f"{start:.3f}", reason) for start, reason in outcome.dropped]
-    return found
-
-
-class _Progress:
-    """Says every few seconds how far it is and how long it will take."""
-
-    def __init__(self, files: int, outcomes: dict[int, Outcome], say: Callable[[str], None]) -> None:
-        self.files, self.say = files, say
-        self.done = self.before = len(outcomes)
-        self.clips = self.clips_before = sum(len(outcome.clips) for outcome in outcomes.values())
-        self.skipped = sum(bool(outcome.reason) for outcome in outcomes.values())
-        self.began = self.said = time.monotonic()
-        if self.done:
-            say(f"{self.done} of {files} files are done already")
-
-    def update(self, outcome: Outcome) -> None:
-        """Counts a source; speaks when it is time, and at the end."""
-        self.done += 1
-        self.clips += len(outcome.clips)
-        self.skipped += bool(outcome.reason)
+    numbers: Sequence[int],
+    journal: Journal,
+    writer: ShardWriter,
+    outcomes: Iterator[Outcome],
+    progress: Callable[[str], None],
+) -> None:
+    """Enters outcomes in the journal as they come, and writes the shards of all sources in their order."""
+    done = clips = skipped = 0
+    for outcome in (journal.read(n) for n in numbers if n in journal):
+        done, clips, skipped = done + 1, clips + len(outcome.clips), skipped + bool(outcome.reason)
+    done_before, clips_before = done, clips
+    if done:
+        progress(f"{done} of {len(numbers)} files are done already")
+    due, began = 0, time.monotonic()
+    said = began
+    for outcome in outcomes:
+        journal.write(outcome)
+        while due < len(numbers) and numbers[due] in journal:
+            writer.add(journal.read(numbers[due]))
+            due += 1
+        done, clips, skipped = done + 1, clips + len(outcome.clips), skipped + bool(outcome.reason)
         now = time.monotonic()
-        if now - self.said < SAY_SECONDS and self.done < self.files:
-            return
-        self.said = now
-        passed = max(now - self.began, 1e-9)
-        left = duration(passed / (self.done - self.before) * (self.files - self.done))
-        self.say(
-            f"{self.done}/{self.files} files  {self.clips} clips  {self.skipped} left out  "
-            f"{(self.clips - self.clips_before) / passed:.1f} clips/s  {left} left"
-        )
+        if now - said >= SAY_SECONDS or done == len(numbers):
+            said, passed = now, max(now - began, 1e-9)
+            left = duration(passed / (done - done_before) * (len(numbers) - done))
+            progress(
+                f"{done}/{len(numbers)} files  {clips} clips  {skipped} left out  "
+                f"{(clips - clips_before) / passed:.1f} clips/s  {left} left"
+            )
+    for number in numbers[due:]:
+        writer.add(journal.read(number))
+    writer.close()
+
+
+def _finish(out: Path, index: IndexWriter, *, settings: Settings, part: tuple[int, int], mark: str) -> Summary:
+    """Writes meta.json, which comes last and says that the folder is whole."""
+    written = PreparedIndex(out)
+    # Sums are exact, so the statistics depend neither on the order of the clips nor on how they were shared out.
+    train = np.flatnonzero(written.split == 0) if index.splits["train"] else np.arange(len(written))
+    total, squares, count = (math.fsum(written.statistics[train, k]) for k in range(3))
+    mean = total / count if count else None
+    std = math.sqrt(max(0.0, squares / count - mean * mean)) if mean is not None else None
+    meta = {
+        "format": VERSION,
+        "equiav": __version__,
+        "modalities": list(settings.need),
+        **{k: v for k, v in asdict(settings).items() if k != "need"},
+        "clips": len(written),
+        "seconds": math.fsum(written.times[:, 1]),
+        "splits": dict(sorted((split, n) for split, n in index.splits.items() if n)),
+        "sources": {"used": index.sources, "skipped": index.skipped},
+        "labels": len(index.labels),
+        "spectrogram": {"mean": mean, "std": std},
+        "shards": len(index.shards),
+        "part": list(part),
+        "fingerprint": mark,
+    }
+    write_json(out / META, meta)
+    return Summary.of(meta)
+
+
+def merge(parts: Sequence[Path], out: Path) -> Summary:
+    """Joins the folders of all parts into one with the clips and statistics of a single run.
+
+    Shards are linked where the file system can, and copied otherwise; the parts stay as they are.
+    """
+    metas = [read_meta(part) for part in parts]
+    _check_parts(parts, metas, out)
+    indexes = [PreparedIndex(part) for part in parts]
+    shards: dict[str, Path] = {}
+    for part, prepared in zip(parts, indexes, strict=True):
+        for shard in prepared.shards:
+            # A second file of that name would be written through the link into the first part.
+            if shards.setdefault(shard, part) is not part:
+                raise DataError(f"{part} and {shards[shard]} both have a shard {shard} and cannot be merged")
+    draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    (draft / SHARDS).mkdir(parents=True)
+    for shard, part in sorted(shards.items()):
+        source, target = part / SHARDS / shard, draft / SHARDS / shard
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
+    with IndexWriter(draft, list(shards)) as index:
+        # Each part is sorted by the names of its sources, and a source is in one part only.
+        for stored in heapq.merge(*(prepared.rows() for prepared in indexes), key=lambda row: row.clip.source):
+            index.add(stored)
+        for row in heapq.merge(*(read_skipped(part) for part in parts), key=lambda row: row[0]):
+            index.skip(*row)
+    fields = {k: metas[0][k] for k in ("clip_seconds", "overlap", "short_side", "frames", "sample_rate")}
+    settings = Settings(**fields, need=tuple(metas[0]["modalities"]))
+    summary = _finish(draft, index, settings=settings, part=(1, 1), mark=metas[0]["fingerprint"])
+    if out.exists():
+        out.rmdir()
+    draft.rename(out)
+    return summary
+
+
+def _check_parts(parts: Sequence[Path], metas: Sequence[dict[str, Any]], out: Path) -> None:
+    if not parts:
+        raise DataError("there are no parts to merge")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise DataError(f"{out} exists already; choose another folder for the merged data")
+    for part, meta in zip(parts, metas, strict=True):
+        if meta["fingerprint"] != metas[0]["fingerprint"] or meta["part"][1] != metas[0]["part"][1]:
+            raise DataError(f"{part} and {parts[0]} come from other sources or settings and cannot be merged")
+    numbers, wanted = sorted(meta["part"][0] for meta in metas), metas[0]["part"][1]
+    if numbers != list(range(1, wanted + 1)):
+        raise DataError(f"merging needs each of the {wanted} parts once; given are {', '.join(map(str, numbers))}")

@@ -14,7 +14,10 @@ from equiav.evaluation.classification import (
     metrics_line,
     roc_auc,
 )
+from equiav.evaluation.cost import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_record, cost_table, encoder_passes
 from equiav.evaluation.embed import embed_dataset, embed_with_banks, read_tokens
+from equiav.evaluation.equivariance import equivariance_record, evenly, examples, predictor_similarity
+from equiav.evaluation.equivariance_report import equivariance_lines, equivariance_page
 from equiav.evaluation.examples import Examples, pixels
 from equiav.evaluation.localisation import (
     METHODS,
@@ -34,6 +37,7 @@ from equiav.evaluation.localisation import (
     upsample,
 )
 from equiav.evaluation.probe import (
+    TEMPERATURE,
     LinearProbe,
     Probe,
     ProbeResult,
@@ -58,12 +62,16 @@ from equiav.evaluation.retrieval import (
     rank_metrics,
     ranks,
     retrieval_metrics,
+    spread,
 )
 
 __all__ = [
     "METHODS",
+    "PAPER_BASELINE",
+    "PAPER_INCREASE",
     "REPORT",
     "RESULTS",
+    "TEMPERATURE",
     "Classification",
     "Evaluator",
     "Examples",
@@ -88,11 +96,20 @@ __all__ = [
     "classification_metrics",
     "classify_dataset",
     "confusion",
+    "cost_of",
+    "cost_record",
+    "cost_table",
     "d_prime",
     "direction",
     "embed_dataset",
     "embed_with_banks",
+    "encoder_passes",
+    "equivariance_lines",
+    "equivariance_page",
+    "equivariance_record",
     "evaluation_folder",
+    "evenly",
+    "examples",
     "fit_probe",
     "frozen_features",
     "further_banks",
@@ -110,6 +127,7 @@ __all__ = [
     "neighbours",
     "overlay",
     "pixels",
+    "predictor_similarity",
     "probe_splits",
     "rank_metrics",
     "ranks",
@@ -117,6 +135,7 @@ __all__ = [
     "retrieval_metrics",
     "roc_auc",
     "scale_of",
+    "spread",
     "token_scores",
     "upsample",
 ]

@@ -13,21 +13,21 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
+from typing_extensions import assert_never
 
-from equiav.build import D_T, build_branch, encoder_size
+from equiav.build import build_branch, build_vector_source
 from equiav.config import Config
-from equiav.models import Branch, initialise
+from equiav.models import initialise
 from equiav.randomness import generator
-from equiav.types import Modality
+from equiav.types import AUDIO, VISUAL, Modality
 
 REPRESENTATIONS = (1, 4, 8, 16)
 # Table B of the paper, GFLOPs: the baseline, then the increase for S = 1, 4, 8, 16.
-PAPER_BASELINE = {Modality.AUDIO: 97.80, Modality.VISUAL: 35.20}
+PAPER_BASELINE = {AUDIO: 97.80, VISUAL: 35.20}
 PAPER_INCREASE = {
-    Modality.AUDIO: {1: 0.41, 4: 0.43, 8: 0.45, 16: 0.50},
-    Modality.VISUAL: {1: 0.16, 4: 0.18, 8: 0.20, 16: 0.24},
+    AUDIO: {1: 0.41, 4: 0.43, 8: 0.45, 16: 0.50},
+    VISUAL: {1: 0.16, 4: 0.18, 8: 0.20, 16: 0.24},
 }
 
 
@@ -51,55 +51,66 @@ def multiply_adds(run: Callable[[], object]) -> float:
     return float(counter.get_total_flops()) / 2e9
 
 
-def _inputs(config: Config, modality: Modality, device: str) -> Tensor:
-    if modality is Modality.AUDIO:
-        return torch.zeros(1, 1, config.audio.frames, config.audio.bins, device=device)
-    return torch.zeros(1, 3, config.visual.size, config.visual.size, device=device)
-
-
-def _baseline(branch: Branch, x: Tensor, t: Tensor) -> None:
-    h, h_aug = branch.encode_views(x, x)
-    branch.equivariant(h, t)
-    branch.augmented(h_aug)
-    branch.inter_pooled(h)
+def encoder_passes(config: Config) -> int:
+    """How many views of a clip each encoder sees in one step of pre-training; most of what a step costs."""
+    objective = config.objective
+    match objective.intra:
+        case "none":
+            return 1
+        case "equivariant":
+            return 2  # the original and the augmented view, Eq. (3)
+        case "invariant":
+            return 3 if objective.inter == "original" else 2
+        case never:
+            assert_never(never)
 
 
 def cost_of(config: Config, modality: Modality, *, repeats: int = 5) -> Cost:
     """Counts on the meta device, then measures the median of `repeats` runs on the CPU (none for 0)."""
+    is_audio = modality == AUDIO
+    shape = (1, config.audio.frames, config.audio.bins) if is_audio else (3, config.visual.size, config.visual.size)
     with torch.device("meta"):
         branch = build_branch(config, modality)
-        x, t = _inputs(config, modality, "meta"), torch.zeros(1, D_T[modality], device="meta")
+        x, t = torch.zeros(1, *shape), torch.zeros(1, len(build_vector_source(config, modality).slots))
         h = branch.encode(x)
-    baseline = multiply_adds(lambda: _baseline(branch, x, t))
+
+    def baseline() -> None:
+        h, h_aug = branch.f.views(x, x)
+        branch.equivariant(h, t)
+        branch.augmented(h_aug)
+        branch.inter_pooled(h)
+
+    gmac = multiply_adds(baseline)
     increase = {s: multiply_adds(lambda s=s: branch.u(h, t.expand(1, s, -1))) for s in REPRESENTATIONS}  # type: ignore[misc]
-    # Three equal channels would enlarge the patch product threefold; the paper counts them for sound as well.
-    patches = h.shape[1] * encoder_size(config.model.encoder).width * branch.f.patch_embed.patch**2 / 1e9
-    extra = 2 * 2 * patches if modality is Modality.AUDIO else 0.0
-    encoder_ms, predictor_ms = _milliseconds(config, modality, repeats) if repeats else (0.0, {})
+    # Three equal channels would enlarge the patch product threefold; the paper counts them for audio as well.
+    patches = h.shape[1] * branch.f.width * config.audio.patch**2 / 1e9
+    extra = 2 * 2 * patches if is_audio else 0.0
+    encoder_ms, predictor_ms = _milliseconds(config, modality, shape, repeats) if repeats else (0.0, {})
     parameters = sum(p.numel() for p in branch.parameters())
-    return Cost(modality.value, parameters, baseline, increase, baseline + extra, encoder_ms, predictor_ms)
+    return Cost(modality, parameters, gmac, increase, gmac + extra, encoder_ms, predictor_ms)
 
 
 @torch.inference_mode()
-def _milliseconds(config: Config, modality: Modality, repeats: int) -> tuple[float, dict[int, float]]:
+def _milliseconds(
+    config: Config, modality: Modality, shape: tuple[int, ...], repeats: int
+) -> tuple[float, dict[int, float]]:
+    """Medians of the encoder and of the predictor with S vectors, each after one run that does not count."""
     branch = build_branch(config, modality).eval()
     initialise(branch, generator(config.seed, 0, "weights"))
-    x, t = _inputs(config, modality, "cpu"), torch.zeros(1, 1, D_T[modality])
+    x, t = torch.zeros(1, *shape), torch.zeros(1, 1, len(build_vector_source(config, modality).slots))
     h = branch.encode(x)
-    encoder = _median(lambda: branch.encode(x), repeats)
-    predictor = {s: _median(lambda s=s: branch.u(h, t.expand(1, s, -1)), repeats) for s in REPRESENTATIONS}  # type: ignore[misc]
-    return encoder, predictor
 
-
-def _median(run: Callable[[], object], repeats: int) -> float:
-    """Median wall milliseconds, after one run that does not count."""
-    run()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
+    def median(run: Callable[[], object]) -> float:
         run()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[len(times) // 2] * 1000
+        times = []
+        for _ in range(repeats):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        return sorted(times)[len(times) // 2] * 1000
+
+    predictor = {s: median(lambda s=s: branch.u(h, t.expand(1, s, -1))) for s in REPRESENTATIONS}  # type: ignore[misc]
+    return median(lambda: branch.encode(x)), predictor
 
 
 def cost_table(costs: list[Cost]) -> str:
@@ -108,24 +119,24 @@ def cost_table(costs: list[Cost]) -> str:
         "| modality | row | multiply-adds, 10^9 | increase | paper | paper's increase | ms (1 sample, CPU) |",
         "|---|---|---|---|---|---|---|",
     ]
+
+    def ms(value: float) -> str:
+        return f"{value:.1f}" if value else ""
+
     for cost in costs:
-        m = Modality(cost.modality)
-        paper, ms = f"{PAPER_BASELINE[m]:.2f}", _ms(cost.encoder_ms)
-        lines.append(f"| {m.value} | baseline | {cost.baseline_gmac:.2f} | | {paper} | | {ms} |")
-        if m is Modality.AUDIO:
+        m = cost.modality
+        paper = f"{PAPER_BASELINE[m]:.2f}"
+        lines.append(f"| {m} | baseline | {cost.baseline_gmac:.2f} | | {paper} | | {ms(cost.encoder_ms)} |")
+        if m == AUDIO:
             three = f"{cost.baseline_three_channels_gmac:.2f}"
-            lines.append(f"| {m.value} | baseline, three-channel patches | {three} | | {paper} | | |")
+            lines.append(f"| {m} | baseline, three-channel patches | {three} | | {paper} | | |")
         for s, increase in cost.increase_gmac.items():
             more = PAPER_INCREASE[m][s]
             lines.append(
-                f"| {m.value} | S = {s} | {cost.baseline_gmac + increase:.2f} | +{increase:.2f} | "
-                f"{PAPER_BASELINE[m] + more:.2f} | +{more:.2f} | +{_ms(cost.predictor_ms.get(s, 0.0))} |"
+                f"| {m} | S = {s} | {cost.baseline_gmac + increase:.2f} | +{increase:.2f} | "
+                f"{PAPER_BASELINE[m] + more:.2f} | +{more:.2f} | +{ms(cost.predictor_ms.get(s, 0.0))} |"
             )
     return "\n".join(lines)
-
-
-def _ms(value: float) -> str:
-    return f"{value:.1f}" if value else ""
 
 
 def cost_record(costs: list[Cost]) -> dict[str, object]:
@@ -133,8 +144,8 @@ def cost_record(costs: list[Cost]) -> dict[str, object]:
     return {
         "convention": "one multiply-add = 1; batch 1; two encoder passes; attention products counted",
         "paper": {
-            "baseline": {m.value: v for m, v in PAPER_BASELINE.items()},
-            "increase": {m.value: v for m, v in PAPER_INCREASE.items()},
+            "baseline": PAPER_BASELINE,
+            "increase": PAPER_INCREASE,
         },
         "modalities": [asdict(cost) for cost in costs],
     }

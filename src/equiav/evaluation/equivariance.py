@@ -1,49 +1,49 @@
-"""Does u follow the augmentation? Cosines of z_hat and z' against the identity and against other vectors."""
+"""Does u follow the augmentation? Cosines of z_hat and z' against the identity and against other vectors.
+
+Also the approximation behind the method, Eqs. (11), (12): centroids of u(h, t) against means of really augmented
+inputs.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from equiav.augment import PipelineDraw
-from equiav.build import build_inputs, build_pipelines
+from equiav.augment import Pipeline, PipelineDraw
+from equiav.build import build_pipelines
 from equiav.config import Config
-from equiav.data import Chosen, ClipDataset, evaluation_batches, evenly_spaced
+from equiav.data import Dataset, Subset, collate, evaluation_batches, evenly_spaced
 from equiav.errors import ConfigError, DataError
-from equiav.evaluation.equivariance_centroid import approximation
-from equiav.evaluation.equivariance_plan import Plan, make_plan
-from equiav.evaluation.equivariance_scores import (
-    beside,
-    centred_cosine,
-    clip_means,
-    interval,
-    others_mean,
-    rank_among_draws,
-)
 from equiav.inference import LoadedModel
 from equiav.io import Progress
-from equiav.media import normalise
-from equiav.models import Branch, Tokens
-from equiav.types import Modality
+from equiav.media import InputTransform, prepare_batch
+from equiav.models import Branch, EquiAV, Tokens, centroid, mean_pool
+from equiav.randomness import generator
+from equiav.types import AUDIO, VISUAL, Modality
 
 DRAWS = 8  # per clip: a mean over them, and the pool in which a prediction looks for its own
-CENTROID_CLIPS = 100
+NORMAL_95 = 1.96  # standard errors on either side of a mean
 ENCODED_AT_ONCE = 64
+CENTROID_CLIPS = 100
+REAL = 64  # really augmented inputs whose mean stands for h_rep
+COUNTS = (1, 2, 4, 8, 16, 32, 64)  # numbers S of vectors in a centroid
+EXAMPLES, SHOWN = 3, 5
 # Similarity of the paper's table of predictor architectures.
 PAPER = {
     "linear": {"A": 0.85, "V": 0.87},
     "hypernetwork": {"A": 0.87, "V": 0.90},
     "attention": {"A": 0.90, "V": 0.92},
 }
-COLUMNS = {Modality.AUDIO: "A", Modality.VISUAL: "V"}
+COLUMNS = {AUDIO: "A", VISUAL: "V"}
 
-Say = Callable[[str], None]
+Scores = dict[str, Tensor]  # by name, one row per clip; see `one_batch`
 
 
 def check_measurable(config: Config) -> None:
@@ -60,223 +60,300 @@ def check_measurable(config: Config) -> None:
         )
 
 
-def evenly(clips: ClipDataset, count: int) -> ClipDataset:
-    """At most `count` clips, evenly spaced over the set."""
+def evenly(clips: Dataset, count: int) -> Dataset:
+    """At most `count` clips, evenly spaced over the dataset."""
     if not len(clips):
         raise DataError("the split holds no clips; choose another --split")
-    return Chosen(clips, tuple(evenly_spaced(len(clips), count)))
+    return Subset(clips, evenly_spaced(len(clips), count))
+
+
+# What is drawn: for all clips at once, so that the batch size does not matter.
 
 
 @dataclass(frozen=True)
-class Cosines:
-    """Cosines with z' of every clip, and for the first two draws the unit embeddings themselves, to be centred.
+class Plan:
+    """What is drawn for one modality: `draws` rows per clip in the full draws, one row per clip in those alone."""
 
-    The columns of `alone` are: true vector, identity, redrawn vector.
-    """
+    pipeline: Pipeline
+    draws: int
+    full: PipelineDraw
+    redrawn: dict[str, PipelineDraw]
+    alone: dict[str, PipelineDraw]
+    alone_redrawn: dict[str, PipelineDraw]
 
-    pairs: Float[Tensor, "n draws draws"]  # of the prediction for draw d with the input augmented by draw e
-    identity: Float[Tensor, "n draws"]
-    redrawn: dict[str, Float[Tensor, "n draws"]]
-    left_out: dict[str, Float[Tensor, "n draws"]]
-    alone: dict[str, Float[Tensor, "n 3"]]
-    changed: dict[str, Float[Tensor, " n"]]  # how far the part alone moves the input, beside the input's deviation
-    vectors: Float[Tensor, "n 4 d"]  # z' and z_hat of the first draw, z_hat of the second, g_intra(mean h)
+    def rows(self, start: int, stop: int) -> Plan:
+        """The draws of clips `start` up to `stop`."""
+
+        def some(draws: dict[str, PipelineDraw], each: int) -> dict[str, PipelineDraw]:
+            return {name: draw.rows(start * each, stop * each) for name, draw in draws.items()}
+
+        full = self.full.rows(start * self.draws, stop * self.draws)
+        redrawn = some(self.redrawn, self.draws)
+        return Plan(self.pipeline, self.draws, full, redrawn, some(self.alone, 1), some(self.alone_redrawn, 1))
+
+    def vectors(self, draws: PipelineDraw) -> Float[Tensor, "clips draws d_t"]:
+        """The vectors of full draws, clip by clip."""
+        return self.pipeline.encode(draws).view(-1, self.draws, len(self.pipeline.slots))
+
+    def counted(self, name: str) -> Bool[Tensor, "clips draws"]:
+        """Where an augmentation is on, and redrawing it changes its part of the vector."""
+        return (self.full[name].on & self._differs(name, self.full, self.redrawn[name])).view(-1, self.draws)
+
+    def counted_alone(self, name: str) -> Bool[Tensor, "clips 1"]:
+        """The same for the augmentation alone, which is always on."""
+        return self._differs(name, self.alone[name], self.alone_redrawn[name])[:, None]
+
+    def _differs(self, name: str, one: PipelineDraw, other: PipelineDraw) -> Bool[Tensor, " rows"]:
+        encode = self.pipeline.parts[name].encode
+        return (encode(one[name]) != encode(other[name])).any(dim=1)
 
 
-def joined(parts: list[Cosines]) -> Cosines:
-    """The scores of consecutive batches as one."""
+def make_plan(pipeline: Pipeline, m: Modality, *, clips: int, draws: int, seed: int, parts: bool = True) -> Plan:
+    """All randomness of one modality; without `parts` only the full draws."""
 
-    def join(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        if isinstance(values[0], dict):
-            return {key: torch.cat([value[key] for value in values]) for key in values[0]}
-        return torch.cat(values)
+    def source(purpose: str) -> torch.Generator:
+        return generator(seed, 0, f"equivariance/{purpose}/{m}")
 
-    return Cosines(**{field.name: join(field.name) for field in fields(Cosines)})
+    full = pipeline.sample(clips * draws, source("full"))
+    names = tuple(pipeline.parts) if parts else ()
+    redrawn = {name: pipeline.redraw(full, name, source(f"redrawn/{name}")) for name in names}
+    alone = {name: pipeline.alone(name, clips, source(f"alone/{name}")) for name in names}
+    again = {name: pipeline.redraw(alone[name], name, source(f"alone/redrawn/{name}")) for name in names}
+    return Plan(pipeline, draws, full, redrawn, alone, again)
+
+
+# Cosines, batch by batch.
 
 
 @dataclass(frozen=True)
-class Probe:
-    """One branch asked for unit embeddings in the intra-modal space."""
+class Network:
+    """A branch, and how its inputs are finished after augmentation."""
 
     branch: Branch
+    transform: InputTransform
 
-    def view(self, x: Tensor) -> Tensor:
-        """An input before normalisation as the encoder wants it."""
-        return normalise(x) if self.branch.modality is Modality.VISUAL else x
-
-    def original(self, x: Tensor) -> tuple[Tokens, Float[Tensor, "b d"]]:
-        """h, and the identity's prediction: g_intra(mean h)."""
-        h = self.branch.encode(self.view(x))
-        return h, F.normalize(self.branch.augmented(h), dim=-1)
-
-    def augmented(self, x_aug: Tensor) -> Float[Tensor, "b d"]:
-        """z', a few views at a time."""
-        rows = [
-            self.branch.augmented(self.branch.encode(self.view(part))) for part in torch.split(x_aug, ENCODED_AT_ONCE)
-        ]
-        return F.normalize(torch.cat(rows), dim=-1)
-
-    def predicted(self, h: Tokens, t: Float[Tensor, "b S d_t"]) -> Float[Tensor, "b S d"]:
-        """z_hat for each of the vectors."""
-        return F.normalize(self.branch.g_intra(self.branch.u(h, t.to(h.device))), dim=-1)
+    def encode(self, x: Tensor) -> Tokens:
+        """h of an input as augmentations see it."""
+        return self.branch.encode(self.transform.finish(x))
 
 
-def one_batch(branch: Branch, plan: Plan, x: Tensor) -> Cosines:
-    """Scores of a batch of inputs before augmentation; `plan` holds its rows."""
-    probe, pipeline, d = Probe(branch), plan.pipeline, plan.draws
-    h, z = probe.original(x)
-    z_aug = probe.augmented(pipeline.apply(x.repeat_interleave(d, dim=0), plan.full)).view(len(x), d, -1)
-    z_hat = probe.predicted(h, plan.vectors(plan.full))
-
-    def told(draws: PipelineDraw) -> Tensor:
-        return (probe.predicted(h, plan.vectors(draws)) * z_aug).sum(dim=-1).double().cpu()
-
-    alone, changed = {}, {}
-    for name in plan.alone:
-        alone[name], changed[name] = _alone(probe, plan, x, (h, z), name)
-    second = z_hat[:, min(1, d - 1)]
-    return Cosines(
-        pairs=(z_hat @ z_aug.transpose(1, 2)).double().cpu(),
-        identity=(z_aug @ z[:, :, None])[:, :, 0].double().cpu(),
-        redrawn={name: told(draws) for name, draws in plan.redrawn.items()},
-        left_out={name: told(pipeline.leave_out(plan.full, name)) for name in plan.redrawn},
-        alone=alone,
-        changed=changed,
-        vectors=torch.stack([z_aug[:, 0], z_hat[:, 0], second, z], dim=1).float().cpu(),
-    )
+def _network(loaded: LoadedModel, m: Modality) -> Network:
+    if not isinstance(loaded.model, EquiAV):
+        raise ConfigError("equivariance asks a predictor, and this kind of model has none")
+    return Network(loaded.model[m], loaded.inputs[m])
 
 
-def _alone(probe: Probe, plan: Plan, x: Tensor, original: tuple[Tokens, Tensor], name: str) -> tuple[Tensor, Tensor]:
-    """The three cosines where one part acts alone, and how far it moves the input."""
-    h, z = original
-    x_aug = plan.pipeline.apply(x, plan.alone[name])
-    z_aug = probe.augmented(x_aug)
-    t = [plan.pipeline.encode(draws[name]) for draws in (plan.alone, plan.alone_redrawn)]
-    z_hat = probe.predicted(h, torch.stack(t, dim=1))
-    offered = torch.stack([z_hat[:, 0], z, z_hat[:, 1]], dim=1)
-    change = (x_aug - x).square().flatten(1).mean(dim=1).sqrt() / x.flatten(1).std(dim=1).clamp(min=1e-6)
-    return (offered @ z_aug[:, :, None])[:, :, 0].double().cpu(), change.double().cpu()
+def _augmented(net: Network, x_aug: Tensor) -> Float[Tensor, "b d"]:
+    """z' as unit vectors, a few views at a time."""
+    rows = [net.branch.augmented(net.encode(part)) for part in torch.split(x_aug, ENCODED_AT_ONCE)]
+    return F.normalize(torch.cat(rows), dim=-1)
+
+
+def _predicted(branch: Branch, h: Tokens, t: Float[Tensor, "b S d_t"]) -> Float[Tensor, "b S d"]:
+    """z_hat for each of the vectors, as unit vectors."""
+    return F.normalize(branch.g_intra(branch.u(h, t.to(h.device))), dim=-1)
+
+
+def one_batch(net: Network, plan: Plan, x: Tensor) -> Scores:
+    """Scores of a batch of inputs before augmentation; `plan` holds its rows. Cosines are with z'.
+
+    `pairs` (n, draws, draws): of the prediction for draw d with the input augmented by draw e; `identity` (n, draws);
+    `vectors` (n, 4, d): z' and z_hat of the first draw, z_hat of the second, g_intra(mean h), to be centred. Per
+    augmentation: `redrawn.NAME` and `left_out.NAME` (n, draws); `alone.NAME` (n, 3): true vector, identity, redrawn
+    vector; `changed.NAME` (n): how far the augmentation alone moves the input, in standard deviations of the input.
+    """
+    branch, pipeline, d = net.branch, plan.pipeline, plan.draws
+    h = net.encode(x)
+    z = F.normalize(branch.augmented(h), dim=-1)  # the identity's prediction: g_intra(mean h)
+    z_aug = _augmented(net, pipeline.apply(x.repeat_interleave(d, dim=0), plan.full)).view(len(x), d, -1)
+    z_hat = _predicted(branch, h, plan.vectors(plan.full))
+    scores = {"pairs": z_hat @ z_aug.transpose(1, 2), "identity": (z_aug @ z[:, :, None])[:, :, 0]}
+    for name, redrawn in plan.redrawn.items():
+        for kind, draws in (("redrawn", redrawn), ("left_out", pipeline.leave_out(plan.full, name))):
+            scores[f"{kind}.{name}"] = (_predicted(branch, h, plan.vectors(draws)) * z_aug).sum(dim=-1)
+        x_alone = pipeline.apply(x, plan.alone[name])
+        t = [pipeline.encode(draws[name]) for draws in (plan.alone, plan.alone_redrawn)]
+        told = _predicted(branch, h, torch.stack(t, dim=1))
+        offered = torch.stack([told[:, 0], z, told[:, 1]], dim=1)
+        scores[f"alone.{name}"] = (offered @ _augmented(net, x_alone)[:, :, None])[:, :, 0]
+        moved = (x_alone - x).square().flatten(1).mean(dim=1).sqrt()
+        scores[f"changed.{name}"] = moved / x.flatten(1).std(dim=1).clamp(min=1e-6)
+    scores = {name: values.double().cpu() for name, values in scores.items()}
+    vectors = torch.stack([z_aug[:, 0], z_hat[:, 0], z_hat[:, min(1, d - 1)], z], dim=1)
+    return {**scores, "vectors": vectors.float().cpu()}
 
 
 @torch.inference_mode()
 def measure(
     loaded: LoadedModel,
-    clips: ClipDataset,
+    clips: Dataset,
     plans: dict[Modality, Plan],
     *,
     batch: int = 16,
-    say: Say = lambda line: None,
-) -> dict[Modality, Cosines]:
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[Modality, Scores]:
     """The scores of every clip, batch by batch; what stays in memory is small numbers and four embeddings a clip."""
-    inputs = build_inputs(loaded.config.audio)
-    device = next(loaded.model.parameters()).device
-    found: dict[Modality, list[Cosines]] = {m: [] for m in plans}
-    done, progress = 0, Progress(len(clips), say, "equivariance of clips")
+    found: dict[Modality, list[Scores]] = {m: [] for m in plans}
+    done, countdown = 0, Progress(len(clips), progress, "equivariance of clips")
     for part in evaluation_batches(clips, batch=batch):
         for m, plan in plans.items():
-            x = inputs.before_augmentation(part.to(device), m)
-            found[m].append(one_batch(loaded.model[m], plan.rows(done, done + len(part)), x))
+            x = prepare_batch(loaded.inputs, part.to(loaded.device), m)
+            found[m].append(one_batch(_network(loaded, m), plan.rows(done, done + len(part)), x))
         done += len(part)
-        progress.update(done)
-    return {m: joined(parts) for m, parts in found.items()}
+        countdown.update(done)
+    return {m: {name: torch.cat([s[name] for s in parts]) for name in parts[0]} for m, parts in found.items()}
+
+
+def _own(scores: Scores) -> Float[Tensor, "n draws"]:
+    """Cosine of z_hat and z' of every clip and draw."""
+    return scores["pairs"].diagonal(dim1=1, dim2=2)
 
 
 def predictor_similarity(
-    loaded: LoadedModel, clips: ClipDataset, *, seed: int = 0, count: int = 500, draws: int = DRAWS, batch: int = 16
+    loaded: LoadedModel, clips: Dataset, *, seed: int = 0, count: int = 500, draws: int = DRAWS, batch: int = 16
 ) -> dict[str, float]:
     """Mean cosine of z_hat and z', columns A and V of the paper's table of predictor architectures."""
     check_measurable(loaded.config)
     clips = evenly(clips, count)
     plans = {
         m: make_plan(pipeline, m, clips=len(clips), draws=draws, seed=seed, parts=False)
-        for m, pipeline in build_pipelines(loaded.config.augment).items()
+        for m, pipeline in build_pipelines(loaded.config).items()
     }
     scores = measure(loaded, clips, plans, batch=batch)
-    return {COLUMNS[m]: float(true_cosine(s).mean()) for m, s in scores.items()}
+    return {COLUMNS[m]: float(_own(s).mean(dim=1).mean()) for m, s in scores.items()}
 
 
-def true_cosine(scores: Cosines) -> Float[Tensor, " n"]:
-    """Each clip's mean cosine of z_hat and z' under its own draws."""
-    return scores.pairs.diagonal(dim1=1, dim2=2).mean(dim=1)
+# Statistics: clips are the units.
 
 
-def full_record(scores: Cosines) -> dict[str, Any]:
-    """Under full draws: the paper's cosine, beside the identity and a vector of another draw."""
-    true = true_cosine(scores)
-    mean, low, high = interval(true)
+def interval(values: Float[Tensor, " n"]) -> tuple[float, float, float]:
+    """Mean and its 95 % interval (normal); unknown for fewer than two clips."""
+    if len(values) < 2:
+        return (float(values.mean()) if len(values) else math.nan), math.nan, math.nan
+    mean, half = float(values.mean()), NORMAL_95 * float(values.std()) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def paired_difference(true: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> dict[str, float | str]:
+    """The true vector's cosines against a baseline's, clip by clip, as written to results files.
+
+    `mean` is the baseline's; `difference` and its 95 % interval are true minus baseline, and `true_is` says where the
+    true vector stands if the interval can tell. Clips that are NaN in either do not count.
+    """
+    known = true.isfinite() & other.isfinite()
+    difference, low, high = interval((true - other)[known])
+    true_is = "above" if low > 0 else "below" if high < 0 else "level with"
     return {
-        "true": {"mean": mean, "low": low, "high": high},
-        "identity": beside(true, scores.identity.mean(dim=1)).record(),
-        "another_draw": beside(true, others_mean(scores.pairs)).record(),
+        "mean": float(other[known].mean()), "difference": difference, "low": low, "high": high, "true_is": true_is,
+    }  # fmt: skip
+
+
+def clip_means(values: Float[Tensor, "n draws"], counted: Bool[Tensor, "n draws"]) -> Float[Tensor, " n"]:
+    """Each clip's mean over the draws that count; NaN where none does."""
+    return torch.where(counted, values, 0.0).sum(dim=1) / counted.sum(dim=1)
+
+
+def others_mean(pairs: Float[Tensor, "n draws draws"]) -> Float[Tensor, " n"]:
+    """Each clip's mean over the pairs of different draws: what a vector of another draw gives."""
+    d = pairs.shape[1]
+    return (pairs.sum(dim=(1, 2)) - pairs.diagonal(dim1=1, dim2=2).sum(dim=1)) / (d * (d - 1))
+
+
+def rank_among_draws(pairs: Float[Tensor, "n draws draws"]) -> dict[str, float]:
+    """How often, and how far up, a prediction finds its own augmented input among all draws of the same clip.
+
+    `pairs[i, d, e]` is the cosine of the prediction for draw d with the input really augmented by draw e. Ties count
+    against the truth, so that collapsed embeddings gain nothing. Whatever ignores the vector stays at chance.
+    """
+    d = pairs.shape[1]
+    own = pairs.diagonal(dim1=1, dim2=2)[:, :, None]
+    rank = (pairs >= own).sum(dim=2).double()
+    return {
+        "first": 100 * float((rank == 1).double().mean()),
+        "reciprocal_rank": float((1 / rank).mean()),
+        "chance_first": 100 / d,
+        "chance_reciprocal_rank": sum(1 / k for k in range(1, d + 1)) / d,
+        "draws": d,
     }
 
 
-def centred_record(scores: Cosines) -> dict[str, Any]:
+def centred_cosine(
+    a: Float[Tensor, "*n d"], b: Float[Tensor, "*n d"], centre: Float[Tensor, " d"]
+) -> Float[Tensor, "*n"]:
+    """Cosine as seen from the centre of a set: what is common to all of it counts for nothing."""
+    return torch.cosine_similarity(a - centre, b - centre, dim=-1)
+
+
+# Records of results files.
+
+
+def _similarity(true: Tensor, identity: Tensor, another: Tensor) -> dict[str, Any]:
+    """The paper's cosine, beside the identity and a vector of another draw."""
+    found = dict(zip(("mean", "low", "high"), interval(true), strict=True))
+    others = {"identity": identity, "another_draw": another}
+    return {"true": found, **{name: paired_difference(true, other) for name, other in others.items()}}
+
+
+def full_record(scores: Scores) -> dict[str, Any]:
+    """Similarity under full draws."""
+    return _similarity(_own(scores).mean(dim=1), scores["identity"].mean(dim=1), others_mean(scores["pairs"]))
+
+
+def centred_record(scores: Scores) -> dict[str, Any]:
     """The same for one draw a clip, about the mean of all z': what all embeddings share counts for nothing."""
-    z_aug, z_hat, z_other, z = scores.vectors.double().unbind(dim=1)
-    centre = z_aug.mean(dim=0)
-    true, other, identity = (centred_cosine(v, z_aug, centre) for v in (z_hat, z_other, z))
-    mean, low, high = interval(true)
-    return {
-        "true": {"mean": mean, "low": low, "high": high},
-        "identity": beside(true, identity).record(),
-        "another_draw": beside(true, other).record(),
-    }
+    z_aug, z_hat, z_other, z = scores["vectors"].double().unbind(dim=1)
+    return _similarity(*(centred_cosine(v, z_aug, z_aug.mean(dim=0)) for v in (z_hat, z, z_other)))
 
 
-def part_records(scores: Cosines, plan: Plan) -> dict[str, Any]:
-    """Per augmentation under full draws, where it is on: only what the vector says of it is drawn anew or left out."""
-    own, records = scores.pairs.diagonal(dim1=1, dim2=2), {}
+def part_records(scores: Scores, plan: Plan) -> dict[str, Any]:
+    """Per augmentation under full draws, where it is on: only its part of the vector is redrawn or left out."""
+    records = {}
     for name in plan.pipeline.parts:
         counted = plan.counted(name)
-        true, identity, redrawn, left_out = (
-            clip_means(v, counted) for v in (own, scores.identity, scores.redrawn[name], scores.left_out[name])
-        )
+        true = clip_means(_own(scores), counted)
+        others = {"identity": scores["identity"], **{k: scores[f"{k}.{name}"] for k in ("redrawn", "left_out")}}
         records[name] = {
             "clips": int(counted.any(dim=1).sum()),
             "draws": int(counted.sum()),
             "true": float(true.nanmean()),
-            "identity": beside(true, identity).record(),
-            "redrawn": beside(true, redrawn).record(),
-            "left_out": beside(true, left_out).record(),
+            **{k: paired_difference(true, clip_means(v, counted)) for k, v in others.items()},
         }
     return records
 
 
-def alone_records(scores: Cosines, plan: Plan) -> dict[str, Any]:
-    """Per augmentation with nothing else applied; `input_change` is in deviations of the input."""
+def alone_records(scores: Scores, plan: Plan) -> dict[str, Any]:
+    """Per augmentation with nothing else applied; `input_change` is in standard deviations of the input."""
     records = {}
     for name in plan.pipeline.parts:
         counted = plan.counted_alone(name)
-        true, identity, redrawn = (clip_means(scores.alone[name][:, k : k + 1], counted) for k in range(3))
+        true, identity, redrawn = (clip_means(scores[f"alone.{name}"][:, k : k + 1], counted) for k in range(3))
         records[name] = {
             "clips": int(counted.sum()),
-            "input_change": float(scores.changed[name].mean()),
+            "input_change": float(scores[f"changed.{name}"].mean()),
             "true": float(true.nanmean()),
-            "identity": beside(true, identity).record(),
-            "redrawn": beside(true, redrawn).record(),
+            "identity": paired_difference(true, identity),
+            "redrawn": paired_difference(true, redrawn),
         }
     return records
 
 
 def equivariance_record(
     loaded: LoadedModel,
-    clips: ClipDataset,
+    clips: Dataset,
     *,
     seed: int = 0,
     count: int = 500,
     draws: int = DRAWS,
     centroid_clips: int = CENTROID_CLIPS,
     batch: int = 16,
-    say: Say = lambda line: None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """All that is measured on at most `count` clips, as written to results files."""
     check_measurable(loaded.config)
     chosen = evenly(clips, count)
-    pipelines = build_pipelines(loaded.config.augment)
+    pipelines = build_pipelines(loaded.config)
     plans = {m: make_plan(p, m, clips=len(chosen), draws=draws, seed=seed) for m, p in pipelines.items()}
-    scores = measure(loaded, chosen, plans, batch=batch, say=say)
+    scores = measure(loaded, chosen, plans, batch=batch, progress=progress)
     few = evenly(clips, min(count, centroid_clips))
     return {
         "task": "equivariance",
@@ -284,12 +361,122 @@ def equivariance_record(
         "draws": draws,
         "seed": seed,
         "predictor": loaded.config.model.predictor.kind,
-        "similarity": {m.value: full_record(s) for m, s in scores.items()},
+        "similarity": {m: full_record(s) for m, s in scores.items()},
         "paper": PAPER,
-        "centred": {m.value: centred_record(s) for m, s in scores.items()},
-        "ranking": {m.value: rank_among_draws(s.pairs) for m, s in scores.items()},
-        "augmentations": {m.value: part_records(s, plans[m]) for m, s in scores.items()},
-        "alone": {m.value: alone_records(s, plans[m]) for m, s in scores.items()},
-        "approximation": approximation(loaded, few, pipelines, seed=seed, say=say),
+        "centred": {m: centred_record(s) for m, s in scores.items()},
+        "ranking": {m: rank_among_draws(s["pairs"]) for m, s in scores.items()},
+        "augmentations": {m: part_records(s, plans[m]) for m, s in scores.items()},
+        "alone": {m: alone_records(s, plans[m]) for m, s in scores.items()},
+        "approximation": approximation(loaded, few, pipelines, seed=seed, progress=progress),
         "checkpoint": loaded.meta,
     }
+
+
+# Eqs. (11), (12): h_rep = E[h'] is taken as the mean over many really augmented inputs; the centroid of S predictions
+# should approach it as S grows. Two things stand beside it: the original (mean h, one pass and no predictor) and the
+# mean of S other really augmented inputs, which costs S passes of the encoder and is as close as anything drawn S
+# times can be expected to come.
+
+
+@torch.inference_mode()
+def approximation(
+    loaded: LoadedModel,
+    clips: Dataset,
+    pipelines: dict[Modality, Pipeline],
+    *,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Cosines with h_rep against S for both modalities, in the representation and through both heads."""
+    device = loaded.device
+    found: dict[Modality, list[Tensor]] = {m: [] for m in pipelines}
+    countdown = Progress(len(clips), progress, "centroids of clips")
+    for i, part in enumerate(evaluation_batches(clips, batch=1)):  # one clip fills the encoder with its views
+        for m, pipeline in pipelines.items():
+            x = prepare_batch(loaded.inputs, part.to(device), m)
+            found[m].append(
+                one_clip(_network(loaded, m), pipeline, x, generator(seed, i, f"equivariance/centroid/{m}"))
+            )
+        countdown.update(i + 1)
+    record = {}
+    for m, parts in found.items():
+        branch, rows = _network(loaded, m).branch, torch.stack(parts).to(device)
+        spaces = {"representation": rows, "inter": branch.g_inter(rows), "intra": branch.g_intra(rows)}
+        curves = {name: _space(x.double().cpu()) for name, x in spaces.items()}
+        record[m] = {"clips": len(rows), "real": REAL, **curves}
+    return record
+
+
+def one_clip(
+    net: Network, pipeline: Pipeline, x: Float[Tensor, "1 c h w"], rng: torch.Generator
+) -> Float[Tensor, "rows width"]:
+    """Representations of one clip: h_rep, mean h, centroids for each S, means of S real ones for each S."""
+    draws = pipeline.sample(REAL + COUNTS[-1], rng)
+    views = pipeline.apply(x.expand(draws.batch, -1, -1, -1), draws)
+    h_aug = torch.cat([mean_pool(net.encode(part)) for part in torch.split(views, ENCODED_AT_ONCE)])
+    h = net.encode(x)
+    h_hat = net.branch.u(h, pipeline.vectors(1, COUNTS[-1], rng).to(x.device))[0]
+    predicted, real = (
+        torch.stack([centroid(v[None, :s])[0] for s in COUNTS]) for v in (h_hat, h_aug[REAL:])  # Eq. (12)
+    )  # fmt: skip
+    h_rep = h_aug[:REAL].mean(dim=0, keepdim=True)  # Eq. (11)
+    return torch.cat([h_rep, mean_pool(h), predicted, real]).float().cpu()
+
+
+def _space(rows: Float[Tensor, "clips rows width"]) -> dict[str, Any]:
+    """Cosines with the first row, plain and about the mean of all first rows: mean and where eight of ten clips lie."""
+    target, centre = rows[:, :1], rows[:, 0].mean(dim=0)
+    kinds = {
+        "plain": torch.cosine_similarity(rows, target, dim=-1),
+        "centred": centred_cosine(rows, target.expand_as(rows), centre),
+    }
+
+    def spread(values: Float[Tensor, " clips"]) -> dict[str, float]:
+        low, high = (float(values.quantile(q)) for q in (0.1, 0.9))
+        return {"mean": float(values.mean()), "p10": low, "p90": high}
+
+    def curve(cosines: Tensor, start: int) -> dict[str, Any]:
+        return {str(s): spread(cosines[:, start + k]) for k, s in enumerate(COUNTS)}
+
+    return {
+        kind: {"original": spread(c[:, 1]), "predicted": curve(c, 2), "real": curve(c, 2 + len(COUNTS))}
+        for kind, c in kinds.items()
+    }
+
+
+# A few clips under their draws, each view with its cosines.
+
+
+@dataclass(frozen=True)
+class Example:
+    """One clip in one modality: the input, some of its views, and what was measured on each."""
+
+    name: str
+    modality: Modality
+    original: Tensor  # (C, H, W): an image in [0, 1], or (1, T, F) a standardised spectrogram
+    views: Tensor  # (views, C, H, W)
+    true: tuple[float, ...]
+    identity: tuple[float, ...]
+    another: tuple[float, ...]  # mean over the vectors of the clip's other draws
+
+
+@torch.inference_mode()
+def examples(
+    loaded: LoadedModel, clips: Dataset, *, seed: int = 0, count: int = 500, draws: int = DRAWS
+) -> list[Example]:
+    """Evenly spaced clips of those that were measured, under the first of the draws that were measured."""
+    chosen = evenly(clips, count)
+    found = []
+    for m, pipeline in build_pipelines(loaded.config).items():
+        plan = make_plan(pipeline, m, clips=len(chosen), draws=draws, seed=seed, parts=False)
+        for i in evenly_spaced(len(chosen), EXAMPLES):
+            batch, mine = collate([chosen.sample(i, chosen.frames // 2)]), plan.rows(i, i + 1)
+            x = prepare_batch(loaded.inputs, batch.to(loaded.device), m)
+            views = pipeline.apply(x.expand(draws, -1, -1, -1), mine.full)[:SHOWN].cpu()
+            scores = one_batch(_network(loaded, m), mine, x)
+            pairs = scores["pairs"][0]
+            own = pairs.diagonal()
+            another = (pairs.sum(dim=0) - own) / max(1, draws - 1)
+            shown = (tuple(v[:SHOWN].tolist()) for v in (own, scores["identity"][0], another))
+            found.append(Example(batch.ids[0], m, x[0].cpu(), views, *shown))
+    return found

@@ -7,21 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from equiav.evaluation.equivariance_examples import Example
+from equiav.evaluation.equivariance import Example
 from equiav.report import (
-    Interval,
     Page,
     banded_curves,
     bars,
     cards,
+    image_row,
     intervals,
     new_figure,
-    picture_row,
     png,
     spectrogram_row,
     table,
 )
-from equiav.types import Modality
+from equiav.types import AUDIO, VISUAL
 
 TITLES = {"audio": "Sound", "visual": "Picture"}
 BASELINES = {"identity": "identity", "redrawn": "redrawn", "left_out": "left out"}
@@ -38,7 +37,11 @@ def equivariance_page(record: dict[str, Any], shown: Sequence[Example]) -> Page:
         "vector of t, and says where the embedding of the view should be; the encoder says where it is. Cosines are "
         "means over clips; differences are paired, with 95 % intervals over clips."
     )
-    page.add(cards(_headline(record)))
+    headline = [(f"cosine, {TITLES[m].lower()}", f"{v['true']['mean']:.3f}") for m, v in record["similarity"].items()]
+    for m, v in record["ranking"].items():
+        chance = f"(chance {v['chance_first']:.1f} %)"
+        headline.append((f"{TITLES[m].lower()}: finds its own view among {v['draws']} {chance}", f"{v['first']:.1f} %"))
+    page.add(cards([*headline, ("clips", str(record["clips"]))]))
     _similarity(page, record)
     for m, rows in record["augmentations"].items():
         page.heading(f"{TITLES[m]}: augmentation by augmentation").add(part_table(rows)).figure(_part_figure(rows))
@@ -55,7 +58,7 @@ def equivariance_page(record: dict[str, Any], shown: Sequence[Example]) -> Page:
         page.heading("A few clips and what was measured on them")
         page.text("True vector / identity / vectors of the clip's other draws.", note=True)
     for example in shown:
-        page.figure(_example_figure(example), f"{TITLES[example.modality.value]} of {example.name}")
+        page.figure(_example_figure(example), f"{TITLES[example.modality]} of {example.name}")
     return page
 
 
@@ -75,16 +78,6 @@ def equivariance_lines(record: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _headline(record: dict[str, Any]) -> list[tuple[str, str]]:
-    values = [(f"cosine, {TITLES[m].lower()}", f"{v['true']['mean']:.3f}") for m, v in record["similarity"].items()]
-    values += [
-        (f"{TITLES[m].lower()}: finds its own view among {v['draws']} (chance {v['chance_first']:.1f} %)",
-         f"{v['first']:.1f} %")
-        for m, v in record["ranking"].items()
-    ]  # fmt: skip
-    return [*values, ("clips", str(record["clips"]))]
-
-
 def _similarity(page: Page, record: dict[str, Any]) -> None:
     page.heading("Similarity under full augmentations")
     page.add(similarity_table(record))
@@ -95,9 +88,7 @@ def _similarity(page: Page, record: dict[str, Any]) -> None:
         "of n: how often z-hat is nearest to its own view among n views of its clip; ties count against it.",
         note=True,
     )
-    ours = {
-        c: record["similarity"][m.value]["true"]["mean"] for c, m in (("A", Modality.AUDIO), ("V", Modality.VISUAL))
-    }
+    ours = {c: record["similarity"][m]["true"]["mean"] for c, m in (("A", AUDIO), ("V", VISUAL))}
     named = {f"{kind}, paper": v for kind, v in record["paper"].items()} | {f"{record['predictor']}, this model": ours}
     page.add(table(["predictor", "A", "V"], [[name, f"{v['A']:.2f}", f"{v['V']:.2f}"] for name, v in named.items()]))
     page.text("The paper's figures are of ViT-B on AudioSet: other data, another scale.", note=True)
@@ -148,14 +139,13 @@ def _part_figure(rows: dict[str, Any]) -> bytes:
     bars(above, list(rows), series, "mean cosine with z'", digits=2)
     above.margins(y=0.12)
     above.legend(frameon=False, fontsize=8, ncols=len(series), loc="lower right", bbox_to_anchor=(1, 1))
-    told = {f"true - {label}": [_interval(v[k]) for v in rows.values()] for k, label in BASELINES.items()}
+    told = {
+        f"true - {label}": [(v[k]["difference"], v[k]["low"], v[k]["high"]) for v in rows.values()]
+        for k, label in BASELINES.items()
+    }
     intervals(below, list(rows), told, "difference of cosines, 95 % interval; linear below 0.001, then logarithmic")
     below.set_xscale("symlog", linthresh=1e-3)
     return png(figure)
-
-
-def _interval(v: dict[str, float]) -> Interval:
-    return v["difference"], v["low"], v["high"]
 
 
 def _alone(page: Page, record: dict[str, Any]) -> None:
@@ -169,7 +159,7 @@ def _alone(page: Page, record: dict[str, Any]) -> None:
     for m, rows in record["alone"].items():
         page.add(f"<h3>{TITLES[m]}</h3>", part_table(rows))
         change = ", ".join(f"{name} {v['input_change']:.2f}" for name, v in rows.items())
-        page.text(f"How far the input moves, in its own deviations: {change}.", note=True)
+        page.text(f"How far the input moves, in its own standard deviations: {change}.", note=True)
 
 
 def _approximation(page: Page, record: dict[str, Any]) -> None:
@@ -222,11 +212,11 @@ def _example_figure(example: Example) -> bytes:
     titles = ["original"]
     for true, identity, another in zip(example.true, example.identity, example.another, strict=True):
         titles.append(f"{true:.2f} / {identity:.2f} / {another:.2f}")
-    figure = new_figure(1.8 * len(titles), 1.9 if example.modality is Modality.VISUAL else 1.5)
+    figure = new_figure(1.8 * len(titles), 1.9 if example.modality == VISUAL else 1.5)
     axes = list(figure.subplots(1, len(titles)))
     inputs = np.concatenate([example.original[None].numpy(), example.views.numpy()])
-    if example.modality is Modality.VISUAL:
-        picture_row(axes, list(inputs.transpose(0, 2, 3, 1).clip(0, 1)), titles)
+    if example.modality == VISUAL:
+        image_row(axes, list(inputs.transpose(0, 2, 3, 1).clip(0, 1)), titles)
     else:
         limits = (float(np.quantile(inputs[0], 0.02)), float(np.quantile(inputs[0], 0.998)))
         spectrogram_row(axes, list(inputs[:, 0]), limits)

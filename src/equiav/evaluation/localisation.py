@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equiav.build import build_pipelines
-from equiav.data import Dataset, Source, Subset, evenly_spaced, find_sources
+from equiav.data import Dataset, Subset, evenly_spaced, find_sources
 from equiav.errors import ConfigError, DataError, EquiAVError, ShapeError
 from equiav.evaluation.base import Report, Results, silent
 from equiav.evaluation.embed import read_tokens
@@ -27,10 +27,10 @@ from equiav.evaluation.examples import ASSETS, Examples, pixels
 from equiav.inference import LoadedModel
 from equiav.io import Progress, write_whole
 from equiav.media import HOP_SECONDS, decode, normalise, square, to_float
-from equiav.models import Branch, EquiAV
+from equiav.models import AttentionPredictor, Branch, EquiAV
 from equiav.randomness import generator
 from equiav.report import heat_overlay, image_png, outlined, wav
-from equiav.types import AUDIO, VISUAL, DecodedClip
+from equiav.types import AUDIO, VISUAL, Clip, DecodedClip
 
 Method = Literal["blend", "removal", "centroid", "projection", "attention"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -113,7 +113,7 @@ def _attention(model: LoadedModel, h: Float[Tensor, "n tokens width"]) -> Scores
         raise ConfigError("this model's predictor has no attention; choose removal, centroid or projection")
     if not model.uses_banks:
         raise ConfigError("this model was trained without its predictor; choose removal, centroid or projection")
-    attention: Tensor = predictor.attention(h, model.banks[VISUAL][None])
+    attention: Tensor = cast(AttentionPredictor, predictor).attention(h, model.banks[VISUAL][None])
     return attention.mean(dim=(1, 2))
 
 
@@ -433,15 +433,16 @@ def localise_files(
     return results
 
 
-def named_apart(sources: Sequence[Source]) -> dict[str, Path]:
+def named_apart(sources: Sequence[Clip]) -> dict[str, Path]:
     """Each file under a name of its own for what is written: its path in the folder, as one word."""
     named: dict[str, Path] = {}
     for source in sources:
-        name = whole = "-".join(Path(source.name).with_suffix("").parts)
+        name = whole = "-".join(Path(source.id).with_suffix("").parts)
         number = 1
         while name in named:
             number += 1
             name = f"{whole} ({number})"
+        assert source.path is not None  # found on disk
         named[name] = source.path
     return named
 

@@ -301,10 +301,10 @@ def _worst(
 ) -> list[int]:
     """The queries whose partner has the worst rank, or with the least average precision where only classes pair."""
     if found_at is not None:
-        return found_at.topk(min(count, len(found_at))).indices.tolist()  # type: ignore[no-any-return]
+        return found_at.topk(min(count, len(found_at))).indices.tolist()
     known = labelled_embeddings(dataset, embeddings)
-    rows, *queries = known[a]
-    scores = class_scores(*queries, *known[b][1:])
+    rows, queries, classes = known[a]
+    scores = class_scores(queries, classes, *known[b][1:])
     return [rows[i] for i in (-scores.average_precision).topk(min(count, len(rows))).indices.tolist()]
 
 

@@ -1,11 +1,13 @@
 """Trained models for use: load_model, Embedder; imports nothing of training."""
 
 from equiav.inference.classifier import LoadedClassifier, load_classifier
-from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError
+from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError, joint
+from equiav.inference.items import PICTURES, Picture, Sound, Video, excerpt, frames_of, resampled, waveform_of
 from equiav.inference.model import Banks, LoadedModel, from_checkpoint, load_model, with_banks
 from equiav.inference.windows import Window
 
 __all__ = [
+    "PICTURES",
     "Banks",
     "Embedded",
     "Embedder",
@@ -13,9 +15,17 @@ __all__ = [
     "ItemError",
     "LoadedClassifier",
     "LoadedModel",
+    "Picture",
+    "Sound",
+    "Video",
     "Window",
+    "excerpt",
+    "frames_of",
     "from_checkpoint",
+    "joint",
     "load_classifier",
     "load_model",
+    "resampled",
+    "waveform_of",
     "with_banks",
 ]

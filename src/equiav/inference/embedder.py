@@ -209,7 +209,7 @@ class Embedder:
     def _windows(self, found: Sequence[tuple[Excerpt, Shown]]) -> Iterator[Window]:
         heard, seen = self._heard([s[0] for _, s in found]), self._seen([s[1] for _, s in found])
         for (piece, _), audio, visual in zip(found, heard, seen, strict=True):
-            middle = piece.pictures[len(piece.pictures) // 2] if piece.pictures else None
+            middle = piece.frames[len(piece.frames) // 2] if piece.frames else None
             yield Window(piece.cut.start, piece.cut.stop, audio, visual, middle)
 
     def _all(self, items: Any, read: Callable[[Any], Shown], errors: Errors) -> Vector | Embedded:
@@ -238,10 +238,10 @@ class Embedder:
 
     def _shown(self, piece: Excerpt) -> Shown:
         heard = seen = None
-        if piece.sound is not None and audible(piece.sound, self.rate):
-            heard = self._spectrogram(torch.from_numpy(piece.sound.astype(np.float32) / 32768))
-        if piece.pictures:
-            seen = self._square(stacked(piece.pictures))
+        if piece.waveform is not None and audible(piece.waveform, self.rate):
+            heard = self._spectrogram(torch.from_numpy(piece.waveform.astype(np.float32) / 32768))
+        if piece.frames:
+            seen = self._square(stacked(piece.frames))
         return heard, seen
 
     def _spectrogram(self, wave: Tensor) -> Tensor:

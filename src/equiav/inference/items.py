@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from equiav.errors import MediaError, ShapeError
@@ -22,10 +21,10 @@ from equiav.media import (
     Cut,
     Excerpt,
     Limits,
-    check_size,
     common_span,
     open_media,
     read_clips,
+    read_image,
     stacked,
 )
 
@@ -50,7 +49,7 @@ def waveform_of(
 ) -> Tensor:
     """Mono sound in [-1, 1] at `rate`: `seconds` of it from `start`, fewer where it ends before."""
     if isinstance(item, str | Path):
-        sound = excerpt(Path(item), start=start, seconds=seconds, rate=rate, picture=False, limits=limits).sound
+        sound = excerpt(Path(item), start=start, seconds=seconds, rate=rate, picture=False, limits=limits).waveform
         if sound is None:
             raise MediaError(Path(item), "no sound")
         if len(sound) < LEAST_SECONDS * rate:
@@ -133,24 +132,11 @@ def frames_of(item: Any, *, start: float, seconds: float, limits: Limits | None 
         return rgb(item)[None]
     path = Path(item)
     if path.suffix.lower() in PICTURES:
-        return stacked((read_picture(path),))
-    pictures = excerpt(path, start=start, seconds=seconds, sound=False, limits=limits).pictures
-    if not pictures:
+        return stacked((read_image(path),))
+    frames = excerpt(path, start=start, seconds=seconds, sound=False, limits=limits).frames
+    if not frames:
         raise MediaError(path, "no picture")
-    return stacked(pictures)
-
-
-def read_picture(path: Path) -> NDArray[np.uint8]:
-    """A picture file (H, W, 3), upright."""
-    if not path.is_file():
-        raise MediaError(path, "not a regular file" if path.exists() else "no such file")
-    try:
-        with Image.open(path) as image:
-            check_size(path, image.width, image.height, Limits())
-            return np.array(ImageOps.exif_transpose(image).convert("RGB"))
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
-        reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)
-        raise MediaError(path, f"cannot be read as a picture ({reason})") from error
+    return stacked(frames)
 
 
 def rgb(array: Any) -> UInt8[Tensor, "3 h w"]:
@@ -192,11 +178,11 @@ def excerpt(
     """`seconds` of a file from `start`, with whatever of sound and pictures it has; refused where it has neither."""
     check_start(start)
     info = open_media(path, limits=limits, until=start + seconds)
-    wanted = sound and info.has_audio, picture and info.has_video
+    wanted = sound and info.audio is not None, picture and info.video is not None
     if not any(wanted):
         what = " or ".join(name for name, asked in (("sound", sound), ("picture", picture)) if asked)
         raise MediaError(path, f"no {what}")
-    begin, end = common_span(info, sound=wanted[0], picture=wanted[1])
+    begin, end = common_span(info, audio=wanted[0], video=wanted[1])
     begin = max(begin, start)
     length = min(seconds, end - begin)
     if length < LEAST_SECONDS:
@@ -204,6 +190,6 @@ def excerpt(
     return next(
         read_clips(
             path, [Cut(begin, length)], info, sample_rate=rate, frames=FRAMES, short_side=SHORT_SIDE,
-            sound=wanted[0], picture=wanted[1], limits=limits,
+            audio=wanted[0], video=wanted[1], limits=limits,
         )
     )  # fmt: skip

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from equiav.errors import MediaError
 from equiav.inference.items import SHORT_SIDE
-from equiav.media import FRAMES, LEAST_SECONDS, ROUNDING, Cut, Excerpt, common_span, cuts, open_media, read_clips
+from equiav.media import FRAMES, LEAST_SECONDS, ROUNDING, Cut, Excerpt, cuts, open_media, read_clips, usable_span
 
 SILENCE = 10 ** (-60 / 20)  # peak of full scale, as in `prepare`
 
@@ -48,13 +48,10 @@ def read_windows(
     """
     start, length = span
     info = open_media(path, until=None if length is None else start + length)
-    if not (info.has_audio or info.has_video):
+    has = {"audio": info.audio is not None, "video": info.video is not None}
+    if not any(has.values()):
         raise MediaError(path, "holds neither sound nor picture that can be decoded")
-    begin, end = common_span(info, sound=info.has_audio, picture=info.has_video)
-    begin, end = max(begin, start), end if length is None else min(end, start + length)
-    if end - begin < LEAST_SECONDS:
-        what = "sound and picture overlap for" if info.has_audio and info.has_video else "lasts"
-        raise MediaError(path, f"{what} only {max(0.0, end - begin):.2f} s")
+    begin, end = usable_span(path, info, start=start, seconds=length, **has)
     whole = length is not None and end - begin <= most + ROUNDING
     wanted = [Cut(begin, end - begin)] if whole else cuts(begin, end, seconds=seconds, overlap=overlap)
     yield from read_clips(path, wanted, info, sample_rate=rate, frames=FRAMES, short_side=SHORT_SIDE)

@@ -1,19 +1,26 @@
-"""Media in: decoding, clips, spectrograms, pictures."""
+"""Media in: decoding within limits, clips, spectrograms, images."""
 
-from equiav.media.clip import CLIP_SECONDS, LEAST_SECONDS, ROUNDING, Cut, cuts, frame_times
-from equiav.media.container import SAMPLE_RATES, Limits, check_size
+from equiav.media.container import SAMPLE_RATES, Limits
 from equiav.media.decode import (
+    CLIP_SECONDS,
     FRAMES,
+    LEAST_SECONDS,
+    ROUNDING,
     SAMPLE_RATE,
+    Cut,
     Excerpt,
     MediaInfo,
     common_span,
+    cuts,
     decode,
+    frame_times,
     open_media,
+    read_audio,
     read_clips,
     stacked,
+    usable_span,
 )
-from equiav.media.image import normalise, square, to_float
+from equiav.media.image import normalise, read_image, square, to_float
 from equiav.media.inputs import ImageInput, Inputs, InputTransform, SpectrogramInput, encoder_inputs, prepare_batch
 from equiav.media.spectrogram import HOP_SECONDS, LOG_FLOOR, FilterBank, mel_bank, power_range, standardise
 
@@ -35,7 +42,6 @@ __all__ = [
     "Limits",
     "MediaInfo",
     "SpectrogramInput",
-    "check_size",
     "common_span",
     "cuts",
     "decode",
@@ -46,9 +52,12 @@ __all__ = [
     "open_media",
     "power_range",
     "prepare_batch",
+    "read_audio",
     "read_clips",
+    "read_image",
     "square",
     "stacked",
     "standardise",
     "to_float",
+    "usable_span",
 ]

@@ -1,8 +1,9 @@
-"""A media file as FFmpeg opens it: what it may cost, its packets and frames, and what is refused."""
+"""Media as FFmpeg opens them, from a file or from memory: what they may cost, packets and frames, what is refused."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -19,19 +20,23 @@ from equiav.errors import MediaError
 PLAYLISTS = frozenset({"hls", "dash", "concat", "sdp", "rtsp", "imf"})
 # Known by their text before FFmpeg sees them: a list that names itself would open files without end.
 PLAYLIST_TEXT = re.compile(rb"\A\s*(#EXTM3U|ffconcat)|<MPD|<CompositionPlaylist|^c=IN IP", re.MULTILINE)
+HEADER_BYTES = 2048  # of a file, searched for such text
 SAMPLE_RATES = (1000, 768_000)
-ELONGATED = 16
 # What FFmpeg and PyAV raise on bad media; IndexError and the like come from streams whose parameters make no sense.
 BROKEN = (FFmpegError, OSError, ValueError, ArithmeticError, LookupError, UnicodeError)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a file may cost: hours of media, pixels of a picture, packets without output, seconds between two clips."""
+    """What media may cost: `seconds` of audio or video, the longer `side`, `pixels` and `aspect` of a frame or image.
 
-    seconds: float = 6 * 3600
+    `idle_packets` may follow one another without output, and `wall` seconds may pass between two clips.
+    """
+
+    seconds: float = 6 * 3600.0
     side: int = 8192
     pixels: int = 40_000_000
+    aspect: int = 16
     idle_packets: int = 5000
     wall: float = 120.0
 
@@ -44,7 +49,7 @@ class Watch:
         self.progress()
 
     def progress(self) -> None:
-        """Starts counting anew."""
+        """Starts counting again."""
         self.until = time.monotonic() + self.wall
 
     def check(self) -> None:
@@ -53,29 +58,35 @@ class Watch:
             raise MediaError(self.path, f"took too long (more than {self.wall:g} s without a clip)")
 
 
-def short(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of what a library says."""
     lines = str(getattr(error, "strerror", None) or error).splitlines()
     return lines[0] if lines else type(error).__name__
 
 
-def open_container(path: Path, limits: Limits) -> Any:
-    """The file as FFmpeg sees it; never a network address, a list of other files, or a device."""
-    if not path.is_file():
-        raise MediaError(path, "not a regular file" if path.exists() else "no such file")
-    options = {"protocol_whitelist": "file", "max_pixels": str(limits.pixels)}
+def open_container(path: Path, limits: Limits, content: bytes | None = None) -> Any:
+    """The file, or `content` under the name `path`; never a network address, a list of other files, or a device."""
+    # What a file in memory names lies outside of it: no protocol may be followed from there.
+    options = {"protocol_whitelist": "file" if content is None else "none", "max_pixels": str(limits.pixels)}
     try:
-        with path.open("rb") as file:
-            if PLAYLIST_TEXT.search(file.read(2048)):
-                raise MediaError(path, "is a list of other files, not media")
-        # An absolute name cannot be taken for a protocol or an option of one.
+        if content is None:
+            if not path.is_file():
+                raise MediaError(path, "no such file")
+            with path.open("rb") as file:
+                beginning = file.read(HEADER_BYTES)
+        else:
+            beginning = content[:HEADER_BYTES]
+        if PLAYLIST_TEXT.search(beginning):
+            raise MediaError(path, "is a list of other files, not media")
         container = av.open(
-            str(path.absolute()), options=options, metadata_errors="replace", timeout=(limits.wall, limits.wall)
-        )
+            # An absolute name cannot be taken for a protocol or an option of one.
+            str(path.absolute()) if content is None else io.BytesIO(content),
+            mode="r", options=options, metadata_errors="replace", timeout=(limits.wall, limits.wall),
+        )  # fmt: skip
     except MemoryError as error:
         raise MediaError(path, "cannot be opened within the memory allowed") from error
     except BROKEN as error:
-        raise MediaError(path, f"cannot be opened as media ({short(error)})") from error
+        raise MediaError(path, f"cannot be opened as media ({first_line(error)})") from error
     if PLAYLISTS.intersection(container.format.name.split(",")):
         container.close()
         raise MediaError(path, f"is a list of other files ({container.format.name}), not media")
@@ -120,10 +131,10 @@ def decoded(container: Any, stream: Any, limits: Limits, watch: Watch) -> Iterat
 
 
 def check_size(path: Path, width: int, height: int, limits: Limits) -> None:
-    """Refuses pictures no camera takes."""
+    """Refuses frames and images no camera takes."""
     if min(width, height) < 1:
         raise MediaError(path, "its pictures have no size")
     if max(width, height) > limits.side or width * height > limits.pixels:
         raise MediaError(path, f"its pictures of {width}x{height} are larger than allowed")
-    if max(width, height) > ELONGATED * min(width, height):
-        raise MediaError(path, f"its pictures of {width}x{height} are more than {ELONGATED} times as long as wide")
+    if max(width, height) > limits.aspect * min(width, height):
+        raise MediaError(path, f"its pictures of {width}x{height} are more than {limits.aspect} times as long as wide")

@@ -1,4 +1,4 @@
-"""Any file FFmpeg opens (through PyAV): what it holds, and its clips as mono sound and pictures at stated times."""
+"""Any media FFmpeg opens (through PyAV): what they hold, how they are cut, and clips as mono audio and frames."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from jaxtyping import UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equiav.errors import MediaError
-from equiav.media.clip import CLIP_SECONDS, Cut, frame_times
+from equiav.errors import DataError, MediaError
 from equiav.media.container import Limits, Watch, check_size, open_container, packets
-from equiav.media.streams import FALLBACK_FPS, PictureReader, SoundReader, frame_rate
+from equiav.media.streams import FALLBACK_FPS, AudioReader, VideoReader, frame_rate
 from equiav.types import DecodedClip
 
 SAMPLE_RATE = 16000
 FRAMES = 10
-# Streams that begin this late still count as beginning with the file: encoders delay sound by a few frames.
+CLIP_SECONDS = 10.0
+TAIL_SECONDS = 2.0
+LEAST_SECONDS = 0.5
+ROUNDING = 1e-3  # ends come from time stamps: a file of 19.99999 s is one of 20 s
+# Streams that begin this late still count as beginning with the file: encoders delay audio by a few frames.
 LATE_SECONDS = 0.1
 SEEK_SECONDS = 10.0  # nearer beginnings are reached by decoding
 
@@ -30,16 +33,57 @@ Span = tuple[float, float]
 
 
 @dataclass(frozen=True)
+class Cut:
+    """A stretch of a file, in seconds from its beginning."""
+
+    start: float
+    seconds: float
+
+    @property
+    def stop(self) -> float:
+        """Where it ends."""
+        return self.start + self.seconds
+
+
+def cuts(begin: float, end: float, *, seconds: float = CLIP_SECONDS, overlap: float = 0.0) -> list[Cut]:
+    """The clips of a file that lasts from `begin` to `end`: of `seconds` each, `overlap` seconds of them shared.
+
+    What is left at the end becomes a shorter clip of its own if it brings at least 2 s, and is dropped otherwise. A
+    file shorter than one clip is one clip if it lasts at least 0.5 s, and none otherwise.
+    """
+    if not 0 <= overlap < seconds:
+        raise DataError(f"clips of {seconds:g} s cannot overlap by {overlap:g} s; overlap must be at least 0 and less")
+    if end - begin < LEAST_SECONDS:
+        return []
+    step = seconds - overlap
+    found: list[Cut] = []
+    while begin + len(found) * step + seconds <= end + ROUNDING:
+        start = begin + len(found) * step
+        found.append(Cut(start, min(seconds, end - start)))
+    if not found:
+        return [Cut(begin, end - begin)]
+    if end - found[-1].stop >= TAIL_SECONDS:
+        start = begin + len(found) * step
+        found.append(Cut(start, end - start))
+    return found
+
+
+def frame_times(cut: Cut, frames: int) -> tuple[float, ...]:
+    """The middles of `frames` equal parts of a clip, in seconds from the beginning of the file."""
+    return tuple(cut.start + (k + 0.5) * cut.seconds / frames for k in range(frames))
+
+
+@dataclass(frozen=True)
 class MediaInfo:
     """What a file holds, by its packets rather than its header; times in seconds from the file's beginning.
 
-    `sound` and `picture` are the stretches covered by each, None where it is missing. `zero` is the time stamp of
-    the beginning, the same for both streams.
+    `audio` and `video` are the stretches covered by each, None where it is missing; cover art is no video. `zero` is
+    the time stamp of the beginning, the same for both streams.
     """
 
     duration: float
-    sound: Span | None
-    picture: Span | None
+    audio: Span | None
+    video: Span | None
     zero: float = 0.0
     fps: float = 0.0
     width: int = 0
@@ -47,66 +91,57 @@ class MediaInfo:
     sample_rate: int = 0
     channels: int = 0
     codecs: tuple[str, ...] = ()
-    streams: tuple[int, int] = (-1, -1)  # numbers of the sound and the picture stream in the file
-
-    @property
-    def has_audio(self) -> bool:
-        """Is there sound?"""
-        return self.sound is not None
-
-    @property
-    def has_video(self) -> bool:
-        """Are there pictures that move? Cover art does not count."""
-        return self.picture is not None
+    streams: tuple[int, int] = (-1, -1)  # numbers of the audio and the video stream in the file
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """One clip as it is stored: 16-bit mono sound, and pictures (H, W, 3) at `times`; either may be missing."""
+    """One clip as it is stored: 16-bit mono waveform, and frames (H, W, 3) at `times`; either may be missing."""
 
     cut: Cut
-    sound: NDArray[np.int16] | None
-    pictures: tuple[NDArray[np.uint8], ...]
+    waveform: NDArray[np.int16] | None
+    frames: tuple[NDArray[np.uint8], ...]
     times: tuple[float, ...]
 
 
-def open_media(path: Path, *, limits: Limits | None = None, until: float | None = None) -> MediaInfo:
-    """What a file holds; its packets are read (not decoded) to learn where sound and picture begin and end.
+def open_media(
+    path: Path, *, limits: Limits | None = None, until: float | None = None, content: bytes | None = None
+) -> MediaInfo:
+    """What a file holds; its packets are read (not decoded) to learn where audio and video begin and end.
 
-    With `until`, reading stops once all streams have passed that second.
+    With `until`, reading stops once all streams have passed that second. `content` is read instead of the file.
     """
     limits = limits or Limits()
     watch = Watch(path, limits.wall)
-    with open_container(path, limits) as container:
-        sound = next((s for s in container.streams.audio if _usable(s)), None)
-        picture = next((s for s in container.streams.video if _usable(s)), None)
-        if picture is not None:
-            check_size(path, picture.codec_context.width, picture.codec_context.height, limits)
+    with open_container(path, limits, content) as container:
+        audio = next((s for s in container.streams.audio if _usable(s)), None)
+        video = next((s for s in container.streams.video if _usable(s)), None)
+        if video is not None:
+            check_size(path, video.codec_context.width, video.codec_context.height, limits)
         zero = max(0.0, container.start_time / av.time_base) if container.start_time else 0.0
-        chosen = [s for s in (sound, picture) if s is not None]
+        chosen = [s for s in (audio, video) if s is not None]
         spans = _spans(container, chosen, watch, zero, until) if chosen else {}
         ends = [span[1] for span in spans.values()]
         if ends and max(ends) > limits.seconds:
             raise MediaError(path, f"lasts {max(ends) / 3600:.3g} h; at most {limits.seconds / 3600:g} h are read")
-        heard, seen = (spans.get(s.index) if s is not None else None for s in (sound, picture))
-        rate = frame_rate(picture) if picture is not None else None
+        heard, seen = (spans.get(s.index) if s is not None else None for s in (audio, video))
         return MediaInfo(
             duration=max(ends, default=0.0),
-            sound=heard,
-            picture=seen,
+            audio=heard,
+            video=seen,
             zero=zero,
-            fps=float(rate or 0),
-            width=picture.codec_context.width if picture is not None else 0,
-            height=picture.codec_context.height if picture is not None else 0,
-            sample_rate=sound.codec_context.sample_rate if sound is not None else 0,
-            channels=sound.codec_context.channels if sound is not None else 0,
+            fps=float(frame_rate(video) or 0) if video is not None else 0.0,
+            width=video.codec_context.width if video is not None else 0,
+            height=video.codec_context.height if video is not None else 0,
+            sample_rate=audio.codec_context.sample_rate if audio is not None else 0,
+            channels=audio.codec_context.channels if audio is not None else 0,
             codecs=tuple(s.codec_context.name for s in chosen),
-            streams=(sound.index if sound is not None else -1, picture.index if picture is not None else -1),
+            streams=(audio.index if audio is not None else -1, video.index if video is not None else -1),
         )
 
 
 def _usable(stream: Any) -> bool:
-    """Streams without a decoder and cover art are neither sound nor film."""
+    """Streams without a decoder and cover art are neither audio nor video."""
     cover = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
     return stream.codec_context is not None and not stream.disposition & cover
 
@@ -132,11 +167,29 @@ def _spans(container: Any, chosen: Sequence[Any], watch: Watch, zero: float, unt
     return {number: (max(0.0, first[number]), last[number]) for number in first}
 
 
-def common_span(info: MediaInfo, *, sound: bool = True, picture: bool = True) -> Span:
+def common_span(info: MediaInfo, *, audio: bool = True, video: bool = True) -> Span:
     """Where everything asked for is there at once; beginnings within 0.1 s of the file's count as its beginning."""
-    spans = [s for s, wanted in ((info.sound, sound), (info.picture, picture)) if wanted and s is not None]
+    spans = [s for s, wanted in ((info.audio, audio), (info.video, video)) if wanted and s is not None]
     begin = max((s[0] for s in spans), default=0.0)
     return (begin if begin > LATE_SECONDS else 0.0, min((s[1] for s in spans), default=0.0))
+
+
+def usable_span(
+    path: Path,
+    info: MediaInfo,
+    *,
+    start: float = 0.0,
+    seconds: float | None = None,
+    audio: bool = True,
+    video: bool = True,
+) -> Span:
+    """Their common span within `seconds` from `start` (None: to the end); one of less than 0.5 s is refused."""
+    begin, end = common_span(info, audio=audio, video=video)
+    begin, end = max(begin, start), end if seconds is None else min(end, start + seconds)
+    if end - begin < LEAST_SECONDS:
+        what = "sound and picture overlap for" if audio and video else "lasts"
+        raise MediaError(path, f"{what} only {max(0.0, end - begin):.2f} s")
+    return begin, end
 
 
 def read_clips(
@@ -147,28 +200,26 @@ def read_clips(
     sample_rate: int = SAMPLE_RATE,
     frames: int = FRAMES,
     short_side: int | None = None,
-    sound: bool = True,
-    picture: bool = True,
+    audio: bool = True,
+    video: bool = True,
     limits: Limits | None = None,
 ) -> Iterator[Excerpt]:
     """The clips of a file in order, each as soon as it is complete: one pass, memory for about one clip.
 
-    `cuts` start one after another and may overlap. Sound is 16-bit, so that storing it as FLAC loses nothing.
+    `cuts` start one after another and may overlap. Audio is 16-bit, so that storing it as FLAC loses nothing.
     """
     limits = limits or Limits()
     watch = Watch(path, limits.wall)
     heard = seen = None
     try:
-        if sound and info.sound is not None:
-            heard = SoundReader(path, info.streams[0], zero=info.zero, rate=sample_rate, limits=limits, watch=watch)
-        if picture and info.picture is not None and frames:
-            seen = PictureReader(
-                path, info.streams[1], zero=info.zero, short_side=short_side, limits=limits, watch=watch
-            )
+        if audio and info.audio is not None:
+            heard = AudioReader(path, info.streams[0], zero=info.zero, rate=sample_rate, limits=limits, watch=watch)
+        if video and info.video is not None and frames:
+            seen = VideoReader(path, info.streams[1], zero=info.zero, short_side=short_side, limits=limits, watch=watch)
             if cuts and cuts[0].start > SEEK_SECONDS:
                 seen.skip_to(cuts[0].start)
-        pictures = _pictures(seen, cuts, frames) if seen is not None else iter(() for _ in cuts)
-        for cut, shown in zip(cuts, pictures, strict=False):
+        images = _frames(seen, cuts, frames) if seen is not None else iter(() for _ in cuts)
+        for cut, shown in zip(cuts, images, strict=False):
             first = round(cut.start * sample_rate)
             samples = heard.read(first, first + round(cut.seconds * sample_rate)) if heard is not None else None
             yield Excerpt(cut, samples, shown, frame_times(cut, frames) if shown else ())
@@ -179,48 +230,80 @@ def read_clips(
                 reader.close()
 
 
-def _pictures(reader: PictureReader, cuts: Sequence[Cut], frames: int) -> Iterator[tuple[NDArray[np.uint8], ...]]:
-    """The pictures of each clip; the film only runs forwards, so overlapping clips are filled side by side."""
+def _frames(reader: VideoReader, cuts: Sequence[Cut], frames: int) -> Iterator[tuple[NDArray[np.uint8], ...]]:
+    """The frames of each clip; a video is only read forwards, so overlapping clips are filled side by side."""
     moments = sorted((t, k, slot) for k, cut in enumerate(cuts) for slot, t in enumerate(frame_times(cut, frames)))
     waiting: dict[int, list[NDArray[np.uint8]]] = {}
     ready = 0
     for moment, k, _ in moments:
-        picture = reader.at(moment)
-        if picture is None:
+        frame = reader.at(moment)
+        if frame is None:
             raise MediaError(reader.path, "its pictures cannot be decoded")
-        waiting.setdefault(k, []).append(picture)
+        waiting.setdefault(k, []).append(frame)
         while len(waiting.get(ready, ())) == frames:
             yield tuple(waiting.pop(ready))
             ready += 1
 
 
+def read_audio(
+    source: Path | bytes,
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    name: Path | None = None,
+    limits: Limits | None = None,
+) -> NDArray[np.int16]:
+    """All audio of a file, or of one held in memory, as 16-bit mono at `sample_rate`.
+
+    Media longer than `limits.seconds` are refused before they are decoded. `name` is what errors speak of.
+    """
+    path, content = (source, None) if isinstance(source, Path) else (Path("media in memory"), source)
+    path, limits = name or path, limits or Limits()
+    info = open_media(path, limits=limits, content=content)
+    if info.audio is None:
+        raise MediaError(path, "no sound")
+    watch = Watch(path, limits.wall)
+    reader = AudioReader(
+        path, info.streams[0], zero=info.zero, rate=sample_rate, limits=limits, watch=watch, content=content
+    )
+    most = round(limits.seconds * sample_rate)
+    try:
+        waveform = reader.read(0, most + 1)
+    finally:
+        reader.close()
+    if not len(waveform):
+        raise MediaError(path, "its sound cannot be decoded")
+    if len(waveform) > most:  # its time stamps say otherwise
+        raise MediaError(path, f"lasts more than the {limits.seconds / 3600:g} h that are read")
+    return waveform
+
+
 def decode(
     path: Path, *, sample_rate: int = SAMPLE_RATE, frames: int = FRAMES, seconds: float = CLIP_SECONDS
 ) -> DecodedClip:
-    """The first `seconds` of a file: its waveform, and `frames` pictures evenly spaced over them.
+    """The first `seconds` of a file: its waveform, and `frames` frames evenly spaced over them.
 
     A missing stream gives None; a file with neither is refused.
     """
     info = open_media(path, until=seconds)
     waveform: Tensor | None = None
-    pictures: Tensor | None = None
+    images: Tensor | None = None
     times: tuple[float, ...] = ()
-    if info.sound is not None:
-        cut = Cut(0.0, min(seconds, info.sound[1]))
-        excerpt = next(read_clips(path, [cut], info, sample_rate=sample_rate, picture=False))
-        if excerpt.sound is not None and len(excerpt.sound):
-            waveform = torch.from_numpy(excerpt.sound.astype(np.float32) / 32768)
-    if info.picture is not None:
-        cut = Cut(0.0, min(seconds, info.picture[1]))
-        excerpt = next(read_clips(path, [cut], info, frames=frames, sound=False))
-        pictures, times = stacked(excerpt.pictures), excerpt.times
-    if waveform is None and pictures is None:
+    if info.audio is not None:
+        cut = Cut(0.0, min(seconds, info.audio[1]))
+        excerpt = next(read_clips(path, [cut], info, sample_rate=sample_rate, video=False))
+        if excerpt.waveform is not None and len(excerpt.waveform):
+            waveform = torch.from_numpy(excerpt.waveform.astype(np.float32) / 32768)
+    if info.video is not None:
+        cut = Cut(0.0, min(seconds, info.video[1]))
+        excerpt = next(read_clips(path, [cut], info, frames=frames, audio=False))
+        images, times = stacked(excerpt.frames), excerpt.times
+    if waveform is None and images is None:
         raise MediaError(path, "holds neither sound nor picture that can be decoded")
-    return DecodedClip(path.stem, waveform, sample_rate, pictures, times)
+    return DecodedClip(path.stem, waveform, sample_rate, images, times)
 
 
-def stacked(pictures: Sequence[NDArray[np.uint8]]) -> UInt8[Tensor, "k 3 h w"]:
-    """Pictures as one tensor; those whose size changed on the way are left at the size of the first by cutting."""
-    height, width = min(p.shape[0] for p in pictures), min(p.shape[1] for p in pictures)
-    stack = np.stack([p[:height, :width] for p in pictures])
+def stacked(frames: Sequence[NDArray[np.uint8]]) -> UInt8[Tensor, "k 3 h w"]:
+    """Frames as one tensor; those whose size changed on the way are cut to the smallest height and width."""
+    height, width = min(f.shape[0] for f in frames), min(f.shape[1] for f in frames)
+    stack = np.stack([f[:height, :width] for f in frames])
     return torch.from_numpy(stack).permute(0, 3, 1, 2).contiguous()

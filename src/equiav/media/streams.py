@@ -1,4 +1,4 @@
-"""One pass over the sound or the pictures of a file, in bounded memory and time, whatever the file holds."""
+"""One pass over the audio or the video of a file, in bounded memory and time, whatever the file holds."""
 
 from __future__ import annotations
 
@@ -14,19 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.errors import MediaError
-from equiav.media.container import BROKEN, SAMPLE_RATES, Limits, Watch, check_size, decoded, open_container, short
+from equiav.media.container import BROKEN, SAMPLE_RATES, Limits, Watch, check_size, decoded, first_line, open_container
 
-GAP_SECONDS = 0.1  # time stamps of sound jitter by less than this; more is a hole
+GAP_SECONDS = 0.1  # time stamps of audio jitter by less than this; more is a hole
 INSTANT = 1e-6  # seconds that rounding may put between a stamp and the same time
 FALLBACK_FPS = 25.0
 
 
-class SoundReader:
-    """Mono 16-bit sound of one stream, read forwards by position; what the file leaves out is silence."""
+class AudioReader:
+    """Mono 16-bit audio of one stream, read forwards by position; what the file leaves out is silence."""
 
-    def __init__(self, path: Path, index: int, *, zero: float, rate: int, limits: Limits, watch: Watch) -> None:
+    def __init__(
+        self,
+        path: Path,
+        index: int,
+        *,
+        zero: float,
+        rate: int,
+        limits: Limits,
+        watch: Watch,
+        content: bytes | None = None,
+    ) -> None:
         self.path, self.zero, self.rate = path, zero, rate
-        self.container = open_container(path, limits)
+        self.container = open_container(path, limits, content)
         self.frames = decoded(self.container, self.container.streams[index], limits, watch)
         self.chunks: deque[tuple[int, NDArray[np.int16]]] = deque()
         self.end = 0  # position behind the last sample
@@ -37,17 +47,17 @@ class SoundReader:
         self.finished = False
 
     def read(self, start: int, stop: int) -> NDArray[np.int16]:
-        """Samples `start` up to `stop`, fewer where the sound ends; later calls may not start earlier."""
+        """Samples `start` up to `stop`, fewer where the audio ends; later calls may not start earlier."""
         while not self.finished and self.end < stop:
             self._forget(start)
             self._advance()
         self._forget(start)
-        sound = np.zeros(max(0, min(stop, self.end) - start), np.int16)
+        waveform = np.zeros(max(0, min(stop, self.end) - start), np.int16)
         for position, chunk in self.chunks:
             first, last = max(position, start), min(position + len(chunk), stop)
             if first < last:
-                sound[first - start : last - start] = chunk[first - position : last - position]
-        return sound
+                waveform[first - start : last - start] = chunk[first - position : last - position]
+        return waveform
 
     def close(self) -> None:
         """Closes the file."""
@@ -77,7 +87,7 @@ class SoundReader:
         except MemoryError as error:
             raise MediaError(self.path, "cannot be decoded within the memory allowed") from error
         except BROKEN as error:
-            raise MediaError(self.path, f"its sound cannot be resampled ({short(error)})") from error
+            raise MediaError(self.path, f"its sound cannot be resampled ({first_line(error)})") from error
 
     def _place(self, frame: Any) -> None:
         """Continues where the last frame ended, unless the time stamps tell of a hole."""
@@ -132,7 +142,7 @@ def _mean_of_channels(frame: Any) -> Any:
 
 
 class _Stamps:
-    """Which of a frame's two stamps to believe: some files put those of showing on the wrong frames."""
+    """Which of a frame's two time stamps to believe: some files put those of showing on the wrong frames."""
 
     def __init__(self) -> None:
         self.last: list[int | None] = [None, None]
@@ -152,8 +162,8 @@ class _Stamps:
         return decoding
 
 
-class PictureReader:
-    """Pictures of one stream at rising times; only those asked for are converted to RGB."""
+class VideoReader:
+    """Frames of one stream at rising times; only those asked for are converted to RGB."""
 
     def __init__(
         self, path: Path, index: int, *, zero: float, short_side: int | None, limits: Limits, watch: Watch
@@ -176,7 +186,7 @@ class PictureReader:
         self.clock: float | None = None
         self.stamps = _Stamps()
         self.shown: Any = None
-        self.picture: NDArray[np.uint8] | None = None
+        self.image: NDArray[np.uint8] | None = None
         self.coming = self._next()
 
     def skip_to(self, at: float) -> None:
@@ -188,18 +198,18 @@ class PictureReader:
             self._begin()
 
     def at(self, moment: float) -> NDArray[np.uint8] | None:
-        """The picture (H, W, 3) on screen then, the first one before it began; None if there is none at all."""
+        """The frame (H, W, 3) on screen then, the first one before it began; None if there is none at all."""
         while self.coming is not None and (self.shown is None or self.coming[0] <= moment + INSTANT):
-            self.shown, self.picture = self.coming[1], None
+            self.shown, self.image = self.coming[1], None
             self.coming = self._next()
-        if self.picture is None and self.shown is not None:
+        if self.image is None and self.shown is not None:
             try:
-                self.picture = self._convert(self.shown)
+                self.image = self._convert(self.shown)
             except MemoryError as error:
                 raise MediaError(self.path, "cannot be decoded within the memory allowed") from error
             except BROKEN as error:
-                raise MediaError(self.path, f"its picture cannot be converted ({short(error)})") from error
-        return self.picture
+                raise MediaError(self.path, f"its picture cannot be converted ({first_line(error)})") from error
+        return self.image
 
     def close(self) -> None:
         """Closes the file."""
@@ -233,7 +243,7 @@ class PictureReader:
 
 
 def frame_rate(stream: Any) -> Fraction | None:
-    """Pictures per second as the file states them, if that is credible."""
+    """Frames per second as the file states them, if that is credible."""
     for rate in (stream.average_rate, stream.guessed_rate, stream.base_rate):
         if rate and Fraction(1, 3600) <= rate <= 1000:
             return Fraction(rate)

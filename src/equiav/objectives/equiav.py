@@ -91,6 +91,8 @@ class EquiAVObjective(Objective):
         keep_tokens: share of the tokens that encoders see in training.
     """
 
+    model: EquiAV
+
     def __init__(
         self,
         model: EquiAV,
@@ -204,8 +206,10 @@ class EquiAVObjective(Objective):
             terms[name] = info_nce(outputs[f"inter/{a}"], outputs[f"inter/{b}"], self.tau)  # Eq. (15)
         zero = next(iter(terms.values())).new_zeros(())
         for m in modalities:
-            pair = [outputs.get(f"intra/{m}/{side}") for side in ("predicted", "augmented")]
-            terms[f"intra_{m}"] = zero if None in pair else self.loss(*pair, self.tau)  # type: ignore[arg-type]  # Eq. (10)
+            z_hat, z_aug = (outputs.get(f"intra/{m}/{side}") for side in ("predicted", "augmented"))
+            terms[f"intra_{m}"] = (
+                zero if z_hat is None or z_aug is None else self.loss(z_hat, z_aug, self.tau)
+            )  # Eq. (10)
         weights = {name: self.weights.get(name, self.weights.get(name.split("_")[0], 1.0)) for name in terms}
         return {**terms, "total": equiav(terms, strategy_weights(weights, self.strategy, step, total))}
 

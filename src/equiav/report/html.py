@@ -13,26 +13,7 @@ from numpy.typing import NDArray
 from equiav.io import write_whole
 from equiav.report.images import data_uri, wav
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c1e21; --paper: #fcfcfa; --soft: #6b7280; --line: #d9d9d4; --good: #1a7f4b; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e8e4; --paper: #17181a; --soft: #9aa0a8; --line: #34363a; } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 66rem;
-       margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-p.note, td.note, figcaption { color: var(--soft); font-size: .9rem; }
-table { border-collapse: collapse; margin: .6rem 0; } th, td { padding: .3rem .8rem; text-align: right;
-       border-bottom: 1px solid var(--line); } th:first-child, td:first-child { text-align: left; }
-img { max-width: 100%; height: auto; } img.pixel { image-rendering: pixelated; }
-.figure { margin: 1rem 0; } .figure img { background: #fff; border-radius: 4px; }
-.row { display: flex; flex-wrap: wrap; gap: .6rem; align-items: flex-end; margin: .8rem 0;
-       padding-bottom: .8rem; border-bottom: 1px solid var(--line); }
-.cell { text-align: center; font-size: .8rem; color: var(--soft); max-width: 13rem; }
-.cell img { display: block; border: 3px solid transparent; border-radius: 4px; }
-.cell.hit img { border-color: var(--good); } .cell.hit { color: var(--good); font-weight: 600; }
-audio { width: 11rem; height: 2.2rem; display: block; }
-.cards { display: flex; flex-wrap: wrap; gap: 1rem; } .card { border: 1px solid var(--line); border-radius: 6px;
-       padding: .6rem 1rem; } .card b { font-size: 1.5rem; display: block; }
-"""
+STYLE = (Path(__file__).with_name("templates") / "style.css").read_text(encoding="utf-8")
 
 
 def player(samples: NDArray[np.float32], rate: int) -> str:

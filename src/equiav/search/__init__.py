@@ -1,17 +1,12 @@
-"""An index of clips by their embeddings, and searching it with a sound, a picture, a video or another clip."""
+"""An index of clips by their embeddings, searched with audio, an image, a video or another clip."""
 
 from equiav.search.build import index_folder, index_media, index_prepared
-from equiav.search.compressed import code_parts, lists_for
-from equiav.search.filters import parse_filters
-from equiav.search.index import INDEX, Index, settled_store
-from equiav.search.media import PREPARED, Sound, sound_of
-from equiav.search.page import asked, write_results
-from equiav.search.query import ask
-from equiav.search.records import SIDES, Entry, Hit, Query, Side
-from equiav.search.state import read_state
-from equiav.search.store_local import LocalStore
-from equiav.search.store_milvus import ABOUT, MilvusStore, parse_address
-from equiav.search.text import as_table, to_json
+from equiav.search.index import INDEX, Index, ask, settled_store
+from equiav.search.milvus import ABOUT, MilvusStore
+from equiav.search.records import SIDES, Entry, Filter, Hit, Query, Store, parse_filters
+from equiav.search.results import PREPARED, Sound, as_table, sound_of, to_json, write_results
+from equiav.search.store import LocalStore
+from equiav.search.vectors import code_parts, lists_for
 
 __all__ = [
     "ABOUT",
@@ -19,24 +14,22 @@ __all__ = [
     "PREPARED",
     "SIDES",
     "Entry",
+    "Filter",
     "Hit",
     "Index",
     "LocalStore",
     "MilvusStore",
     "Query",
-    "Side",
     "Sound",
+    "Store",
     "as_table",
     "ask",
-    "asked",
     "code_parts",
     "index_folder",
     "index_media",
     "index_prepared",
     "lists_for",
-    "parse_address",
     "parse_filters",
-    "read_state",
     "settled_store",
     "sound_of",
     "to_json",

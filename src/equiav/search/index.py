@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from equiav.checkpoint import same_model
 from equiav.errors import DataError
-from equiav.inference import LoadedModel
-from equiav.inference.embedder import joint
-from equiav.io import write_json
-from equiav.search.filters import Filter, parse_filters
-from equiav.search.records import SIDES, Among, Entry, Hit, Query, Side, default_among
-from equiav.search.store import Found, Store
-from equiav.search.store_local import LocalStore
-from equiav.search.store_milvus import MilvusStore, is_file, parse_address
-from equiav.search.thumbnails import Thumbnails
+from equiav.inference import Embedder, LoadedModel, Picture, Sound, Video, joint
+from equiav.io import write_json, write_whole
+from equiav.search.milvus import MilvusStore, is_file
+from equiav.search.records import SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
+from equiav.search.store import LocalStore
+from equiav.types import Clip
 
-INDEX, THUMBNAILS, FORMAT = "index.json", "thumbnails", 1
+INDEX, THUMBNAILS, FORMAT = "index.json", "thumbnails", 2  # in format 1 a local store had no database
 UNIT = 1e-3  # how far a unit vector's length may be off
 MOST = 10_000  # results of one search
-
-Say = Callable[[str], None]
+ALL = ("both", "all")  # names of all modalities together
 
 
 class Index:
-    """Entries with up to two vectors each (sound, pictures), searched by cosine.
+    """Entries with a vector for each modality they have (audio, visual, or any other), searched by cosine.
 
     The folder holds `index.json` (which model, which store), thumbnails, and the vectors unless Milvus keeps them.
     """
 
     def __init__(self, folder: Path, about: dict[str, Any], store: Store) -> None:
         self.folder, self.about, self.store = folder, about, store
-        self.thumbnails = Thumbnails(folder / THUMBNAILS)
 
     @classmethod
     def create(
@@ -48,7 +47,8 @@ class Index:
         *,
         store: str | None = None,
         model_path: str | Path | None = None,
-        say: Say = lambda line: None,
+        sides: Sequence[str] = SIDES,
+        progress: Progress = lambda line: None,
     ) -> Index:
         """A new index for vectors of `model`.
 
@@ -57,13 +57,16 @@ class Index:
             model: whose vectors it will hold.
             store: None for FAISS in the folder, `milvus://host:port/collection`, or a .db file of milvus-lite.
             model_path: where the checkpoint lies, so that a search need not say it again.
-            say: is told how the compressed index of a large collection comes along.
+            sides: modalities of the vectors; Milvus must know them now, a folder takes any later.
+            progress: is told how the compressed index of a large collection comes along.
         """
         folder = Path(folder)
         if (folder / INDEX).exists():
             raise DataError(f"{folder} holds an index already; open it, or choose another folder")
         if folder.is_file():
             raise DataError(f"{folder} is a file; an index is a folder")
+        for side in sides:
+            check_side(side)
         store = settled_store(store)
         about = {
             "format": FORMAT,
@@ -72,15 +75,18 @@ class Index:
             "store": store,
             "model": None if model_path is None else str(Path(model_path).resolve()),
         }
+        kept: Store
         if store is None:
             LocalStore.create(folder)
-        kept = _store(folder, about, create=True, say=say)
+            kept = LocalStore(folder, model.width, progress=progress)
+        else:
+            kept = MilvusStore(store, model.width, model.digest, create=sides)
         write_json(folder / INDEX, about)
         return cls(folder, about, kept)
 
     @classmethod
-    def open(cls, folder: str | Path, *, say: Say = lambda line: None) -> Index:
-        """An index made before."""
+    def open(cls, folder: str | Path, *, progress: Progress = lambda line: None) -> Index:
+        """An index made before, also by an earlier version: its entries are then converted first."""
         folder = Path(folder)
         try:
             about = json.loads((folder / INDEX).read_text(encoding="utf-8"))
@@ -88,9 +94,11 @@ class Index:
             raise DataError(f"{folder} is no index; make one with `equiav index CLIPS {folder}`") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{folder / INDEX} cannot be read: {error}") from error
-        if not isinstance(about, dict) or about.get("format") != FORMAT:
+        if not isinstance(about, dict) or about.get("format") not in (1, FORMAT):
             raise DataError(f"{folder} is an index of another format; make it again with this version")
-        return cls(folder, about, _store(folder, about, create=False, say=say))
+        if about["store"] is None:
+            return cls(folder, about, LocalStore(folder, about["width"], progress=progress))
+        return cls(folder, about, MilvusStore(about["store"], about["width"], about["digest"]))
 
     def __len__(self) -> int:
         return len(self.store)
@@ -122,7 +130,7 @@ class Index:
             )
 
     def add(self, entries: Sequence[Entry], *, made_by: str) -> int:
-        """Adds entries whose ids are new and says how many those were.
+        """Adds entries whose ids are new and returns how many those were.
 
         In a folder all of them are there, or none. Milvus may be left with some, all but the first of a file if any:
         adding the same again completes them.
@@ -130,25 +138,26 @@ class Index:
         self.check_model(made_by)
         for entry in entries:
             self._check_entry(entry)
-        known = self.store.known([entry.id for entry in entries])
-        new = list({entry.id: entry for entry in entries if entry.id not in known}.values())
+        known = self.store.known([entry.clip.id for entry in entries])
+        new = list({entry.clip.id: entry for entry in entries if entry.clip.id not in known}.values())
         if new:
             for entry in new:
-                self.thumbnails.write(entry)
+                if entry.picture is not None:
+                    write_whole(self._thumbnail(entry.clip.id), jpeg(entry.picture))
             self.store.add(new)
         return len(new)
 
     def remove(self, ids: Sequence[str] = (), sources: Sequence[str] = ()) -> int:
-        """Removes entries by id, and those of sources by name or path (`*` for anything); says how many."""
+        """Removes entries by id, and those of sources by name or path (`*` for anything); returns how many."""
         gone = list(ids)
         if sources:
-            for entry in self.store.entries():
-                names = [entry.source, *([] if entry.path is None else [str(entry.path)])]
+            for clip in self.store.clips():
+                names = [clip.source, *([] if clip.path is None else [str(clip.path)])]
                 if any(fnmatchcase(name, pattern) for name in names for pattern in sources):
-                    gone.append(entry.id)
+                    gone.append(clip.id)
         count = self.store.remove(gone)
         for id in gone:
-            self.thumbnails.remove(id)
+            self._thumbnail(id).unlink(missing_ok=True)
         return count
 
     def entry(self, id: str) -> Entry:
@@ -158,30 +167,43 @@ class Index:
             raise DataError(f"{self.folder} holds no clip called {id!r}")
         return found
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries, without vectors."""
-        return self.store.entries()
+    def thumbnail(self, id: str) -> Path | None:
+        """Where the thumbnail of an entry is, if it has one."""
+        place = self._thumbnail(id)
+        return place if place.is_file() else None
 
-    def vectors(self, side: Side, most: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
+    def clips(self) -> Iterator[Clip]:
+        """The clips of all entries."""
+        return self.store.clips()
+
+    def vectors(self, side: str, most: int | None = None) -> tuple[list[str], Vector]:
         """Ids and vectors (n, D) of the entries that have one on a side: all, or `most` evenly spaced ones."""
         return self.store.vectors(side, most)
 
     def like(self, id: str) -> Query:
-        """The question "what is like this entry?", sound and picture together."""
-        entry = self.entry(id)
-        parts = [vector for vector in (entry.audio, entry.visual) if vector is not None]
-        return Query("like", joint(*parts), self.digest, exclude=id)
+        """The question "what is like this entry?", all its modalities together."""
+        vectors = self.entry(id).vectors
+        return Query(joint(*(vectors[side] for side in sorted(vectors))), None, self.digest, exclude=id)
+
+    def sides(self, among: str | None = None, modality: str | None = None) -> tuple[str, ...]:
+        """Modalities to look among: the one named, or all; without a name all but the query's own."""
+        every = tuple(sorted({*SIDES, *self.store.sides()}))
+        if among is None:
+            return tuple(side for side in every if side != modality)
+        if among not in (*every, *ALL):
+            raise DataError(f"--among {among}: choose {', '.join(every)} or both")
+        return every if among in ALL else (among,)
 
     def search(
-        self, query: Query, *, k: int = 10, among: Among | None = None, filters: Sequence[str | Filter] = ()
+        self, query: Query, *, k: int = 10, among: str | None = None, filters: Sequence[str | Filter] = ()
     ) -> list[Hit]:
         """The k nearest entries, best first.
 
         Args:
-            query: from `equiav.search.query.ask` or `like`.
+            query: from `ask` or `like`.
             k: how many.
-            among: "audio" (sounds), "visual" (pictures) or "both"; without it sounds are looked for among pictures,
-                pictures among sounds, videos and entries among both.
+            among: a modality, or "both" (also "all") for all of them; without it a query of one modality is looked for
+                among the others, one of several among all. An entry counts by the nearest of its vectors.
             filters: `key=value`, `key!=value`, `key>=number`, `key<=number`; keys are label, source, path, start, end,
                 seconds and columns of metadata, and `*` in a value stands for anything.
         """
@@ -191,41 +213,70 @@ class Index:
         if query.vector.shape != (self.width,):
             raise DataError(f"a query of shape {query.vector.shape} for vectors of {self.width}")
         parsed = parse_filters(filters)
-        among = among or default_among(query.kind)
-        sides = SIDES if among == "both" else (among,)
-        best: dict[str, tuple[Found, Side]] = {}
-        for side in sides:
-            for found in self.store.search(query.vector, side, k + (query.exclude is not None), parsed):
-                other = best.get(found.entry.id)
-                if found.entry.id != query.exclude and (other is None or found.score > other[0].score):
-                    best[found.entry.id] = (found, side)
-        ranked = sorted(best.values(), key=lambda pair: -pair[0].score)[:k]
-        return [self._hit(found, side) for found, side in ranked]
+        best: dict[str, tuple[float, Clip, str]] = {}
+        for side in self.sides(among, query.modality):
+            for clip, score in self.store.search(query.vector, side, k + (query.exclude is not None), parsed):
+                if clip.id != query.exclude and (clip.id not in best or score > best[clip.id][0]):
+                    best[clip.id] = score, clip, side
+        ranked = sorted(best.values(), key=lambda found: -found[0])[:k]
+        return [Hit(clip, score, side, self.thumbnail(clip.id)) for score, clip, side in ranked]
 
     def close(self) -> None:
-        """Lets go of files and connections."""
+        """Releases files and connections."""
         self.store.close()
 
-    def _hit(self, found: Found, side: Side) -> Hit:
-        e = found.entry
-        picture = self.thumbnails.path(e.id)
-        return Hit(e.id, found.score, side, e.source, e.path, e.start, e.end, e.labels, e.metadata, picture)
+    def _thumbnail(self, id: str) -> Path:
+        name = hashlib.sha256(id.encode("utf-8", "backslashreplace")).hexdigest()[:24]  # ids may hold anything
+        return self.folder / THUMBNAILS / name[:2] / f"{name}.jpg"
 
     def _check_entry(self, entry: Entry) -> None:
-        vectors = [vector for vector in (entry.audio, entry.visual) if vector is not None]
-        if not vectors:
-            raise DataError(f"{entry.id}: an entry needs a vector of its sound or of its pictures")
-        for vector in vectors:
+        id = entry.clip.id
+        if not entry.vectors:
+            raise DataError(f"{id}: an entry needs a vector of at least one modality")
+        for side, vector in entry.vectors.items():
+            check_side(side)
             if vector.shape != (self.width,) or not abs(float(np.linalg.norm(vector)) - 1) <= UNIT:
-                raise DataError(f"{entry.id}: its vectors must be of length 1 and of {self.width} numbers")
+                raise DataError(f"{id}: its vectors must be of length 1 and of {self.width} numbers")
+
+
+def ask(
+    embedder: Embedder,
+    *,
+    audio: Sound | None = None,
+    image: Picture | None = None,
+    video: Video | None = None,
+    start: float = 0.0,
+) -> Query:
+    """One of audio, an image or a video (path or array) as a query; `start` is where in it to begin, in seconds.
+
+    Of a long file one window counts: the first 10 s from `start`, or as much as the model hears.
+    """
+    given = [name for name, item in (("audio", audio), ("image", image), ("video", video)) if item is not None]
+    if len(given) != 1:
+        raise DataError(f"give one of a sound, a picture or a video, not {' and '.join(given) or 'none'}")
+    if audio is not None:
+        return Query(embedder.audio(audio, start=start), "audio", embedder.digest)
+    if image is not None:
+        return Query(embedder.image(image, start=start), "visual", embedder.digest)
+    assert video is not None
+    return Query(embedder.video(video, start=start), None, embedder.digest)
+
+
+def jpeg(picture: NDArray[np.uint8], height: int = 256) -> bytes:
+    """An image (H, W, 3) as a small JPEG file."""
+    image = Image.fromarray(picture)
+    image.thumbnail((2 * height, height))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=80)
+    return buffer.getvalue()
+
+
+def check_side(name: str) -> None:
+    """Refuses names of modalities that no file or column could have."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", name) or name in ALL:
+        raise DataError(f"{name!r} names no modality: lower-case letters, digits and _, not both or all")
 
 
 def settled_store(store: str | None) -> str | None:
     """A store's address as an index remembers it: files by their whole path, whatever the current folder."""
     return str(Path(store).absolute()) if store is not None and is_file(store) else store
-
-
-def _store(folder: Path, about: dict[str, Any], *, create: bool, say: Say) -> Store:
-    if about["store"] is None:
-        return LocalStore(folder, about["width"], say=say)
-    return MilvusStore(parse_address(about["store"]), about["width"], about["digest"], create=create)

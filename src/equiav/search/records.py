@@ -1,117 +1,229 @@
-"""What goes into an index, what is asked of it, and what it answers."""
+"""Records of the search index: entries, queries, hits; filters on clips; and what a store has to do."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from equiav.errors import DataError
+from equiav.types import Clip
+
 Vector = NDArray[np.float32]
-Side = Literal["audio", "visual"]
-Among = Literal["audio", "visual", "both"]
-Kind = Literal["audio", "image", "video", "like"]
-SIDES: tuple[Side, Side] = ("audio", "visual")
+Progress = Callable[[str], None]
+SIDES: tuple[str, ...] = ("audio", "visual")  # the modalities every index can be searched by
+
+Operator = Literal["=", "!=", ">=", "<="]
+TIMES = ("start", "end", "seconds")
+NEAR = 5e-4  # times are compared to the millisecond
+_FORM = re.compile(r"\s*([^<>=!]+?)\s*(!=|>=|<=|=)\s*(.*?)\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A stretch of a file with the unit vectors of its sound and its pictures; either may be missing.
+    """A clip with a unit vector for each modality it has, by the modality's name; `picture` (H, W, 3) is for people."""
 
-    `source` is the file's name for people, `path` where it lies; `picture` (H, W, 3) becomes the thumbnail.
-    """
-
-    id: str
-    source: str
-    path: Path | None
-    start: float
-    end: float
-    audio: Vector | None = None
-    visual: Vector | None = None
-    labels: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    clip: Clip
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
     picture: NDArray[np.uint8] | None = None
-
-    def vector(self, side: Side) -> Vector | None:
-        """Its vector on one side."""
-        return self.audio if side == "audio" else self.visual
-
-    def description(self) -> dict[str, Any]:
-        """All but vectors and picture, as plain data."""
-        return {
-            "id": self.id,
-            "source": self.source,
-            "path": None if self.path is None else str(self.path),
-            "start": self.start,
-            "end": self.end,
-            "labels": list(self.labels),
-            "metadata": dict(self.metadata),
-        }
-
-    @staticmethod
-    def from_description(record: Mapping[str, Any], audio: Vector | None = None, visual: Vector | None = None) -> Entry:
-        """The opposite of `description`."""
-        return Entry(
-            id=record["id"],
-            source=record["source"],
-            path=None if record["path"] is None else Path(record["path"]),
-            start=record["start"],
-            end=record["end"],
-            audio=audio,
-            visual=visual,
-            labels=tuple(record["labels"]),
-            metadata=record["metadata"],
-        )
 
 
 @dataclass(frozen=True)
 class Query:
-    """A unit vector, what it was made of, and the digest of the model that made it; `exclude` is never an answer."""
+    """A unit vector to search with; `exclude` is the id of an entry that is never an answer.
 
-    kind: Kind
+    `modality` is what the vector was made of, None for several modalities together; `made_by` the model's digest.
+    """
+
     vector: Vector
+    modality: str | None
     made_by: str
     exclude: str | None = None
 
 
 @dataclass(frozen=True)
 class Hit:
-    """An entry that was found: the cosine, and which of its vectors it was found by."""
+    """A clip that was found: the cosine, and the modality (`side`) of the vector it was found by."""
 
-    id: str
+    clip: Clip
     score: float
-    side: Side
-    source: str
-    path: Path | None
-    start: float
-    end: float
-    labels: tuple[str, ...]
-    metadata: Mapping[str, Any]
-    thumbnail: Path | None
+    side: str
+    thumbnail: Path | None = None
 
     def record(self) -> dict[str, Any]:
-        """As plain data."""
-        found = {name: getattr(self, name) for name in ("id", "score", "side", "source", "start", "end")}
-        found |= {"labels": list(self.labels), "metadata": dict(self.metadata)}
-        paths = {"path": self.path, "thumbnail": self.thumbnail}
-        return found | {name: None if path is None else str(path) for name, path in paths.items()}
+        """As plain data, for JSON."""
+        clip = self.clip
+        return {
+            "id": clip.id,
+            "score": self.score,
+            "side": self.side,
+            "source": clip.source,
+            "start": clip.start,
+            "end": round(clip.end, 6),
+            "labels": list(clip.labels),
+            "metadata": columns(clip),
+            "path": None if clip.path is None else str(clip.path),
+            "thumbnail": None if self.thumbnail is None else str(self.thumbnail),
+        }
 
 
-def default_among(kind: Kind) -> Among:
-    """Where to look: sounds find pictures and pictures sounds; videos and clips are compared with both."""
-    match kind:
-        case "audio":
-            return "visual"
-        case "image":
-            return "audio"
-        case "video" | "like":
-            return "both"
+@runtime_checkable
+class Store(Protocol):
+    """Keeps entries and finds the nearest; a change is there once its call returns; one cut short can be repeated."""
+
+    def sides(self) -> tuple[str, ...]:
+        """Modalities that there may be vectors of."""
+        ...
+
+    def generation(self) -> int:
+        """Another number after a change, as far as the store can tell."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Those of the ids that are there."""
+        ...
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Adds entries whose ids are new."""
+        ...
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Removes entries and returns how many there were."""
+        ...
+
+    def get(self, id: str) -> Entry | None:
+        """An entry with its vectors."""
+        ...
+
+    def clips(self) -> Iterator[Clip]:
+        """The clips of all entries."""
+        ...
+
+    def vectors(self, side: str, most: int | None = None) -> tuple[list[str], Vector]:
+        """Ids and vectors (n, D) of the entries that have one on a side: all, or `most` evenly spaced ones."""
+        ...
+
+    def search(self, vector: Vector, side: str, k: int, filters: Sequence[Filter]) -> list[tuple[Clip, float]]:
+        """The nearest k clips on a side that meet all filters, and their cosines, best first."""
+        ...
+
+    def close(self) -> None:
+        """Releases files and connections."""
+        ...
 
 
-def digest64(text: str) -> int:
-    """A short name for a text, for columns of numbers."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest(), "little")
+@dataclass(frozen=True)
+class Filter:
+    """One condition: `>=` and `<=` compare numbers; `=` and `!=` texts, with `*` for anything, and times as numbers."""
+
+    key: str
+    operator: Operator
+    value: str
+
+    def accepts(self, clip: Clip) -> bool:
+        """Does the clip meet it? One that lacks the key meets only `!=`."""
+        values = values_of(clip, self.key)
+        match self.operator:
+            case "=":
+                return any(self._equals(value) for value in values)
+            case "!=":
+                return not any(self._equals(value) for value in values)
+            case ">=":
+                return any(n >= float(self.value) for value in values if (n := number_of(value)) is not None)
+            case "<=":
+                return any(n <= float(self.value) for value in values if (n := number_of(value)) is not None)
+
+    @property
+    def plain(self) -> bool:
+        """Is its value a text without wildcards?"""
+        return not set("*?[") & set(self.value)
+
+    def _equals(self, value: str) -> bool:
+        if self.key in TIMES:
+            return abs(float(value) - float(self.value)) <= NEAR
+        return fnmatchcase(value, self.value)
+
+
+def parse_filters(texts: Sequence[str | Filter]) -> tuple[Filter, ...]:
+    """Conditions such as `label=dog`, `source=*.mp4`, `start>=60`; all must hold."""
+    return tuple(text if isinstance(text, Filter) else _parse(text) for text in texts)
+
+
+def _parse(text: str) -> Filter:
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise DataError(f"{text!r} is no filter; write key=value, key!=value, key>=number or key<=number")
+    key, operator, value = found.groups()
+    if (operator in (">=", "<=") or key in TIMES) and number_of(value) is None:
+        raise DataError(f"{text!r}: {value!r} is not a number")
+    return Filter("label" if key == "labels" else key, cast(Operator, operator), value)
+
+
+def columns(clip: Clip) -> dict[str, Any]:
+    """What is known of a clip beside its place and labels: metadata; split, group, fold and text where it has them."""
+    known = {name: getattr(clip, name) for name in ("split", "group", "fold", "text")}
+    return {**clip.metadata, **{name: value for name, value in known.items() if value not in (None, "")}}
+
+
+def values_of(clip: Clip, key: str) -> list[str]:
+    """The values of a key that filters compare: label, source, path, start, end, seconds, id, or one of `columns`."""
+    match key:
+        case "label":
+            return list(clip.labels)
+        case "source" | "id":
+            return [str(getattr(clip, key))]
+        case "path":
+            return [] if clip.path is None else [str(clip.path)]
+        case "start" | "end":
+            return [f"{getattr(clip, key):.6f}"]
+        case "seconds":
+            return [f"{clip.seconds or 0.0:.6f}"]
+        case _:
+            value = columns(clip).get(key)
+            listed = [] if value is None else value if isinstance(value, list) else [value]
+            return [str(one).lower() if isinstance(one, bool) else str(one) for one in listed]
+
+
+def facts(clip: Clip) -> list[tuple[str, str]]:
+    """Every key and value that a filter can ask for but the id, times last."""
+    keys = dict.fromkeys(["label", "source", "path", *columns(clip), *TIMES])
+    return list(dict.fromkeys((key, value) for key in keys if key != "id" for value in values_of(clip, key)))
+
+
+def number_of(text: str) -> float | None:
+    """A text as a number, if it is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def clip_record(clip: Clip) -> dict[str, Any]:
+    """A clip as plain data for a store, without what is empty."""
+    known = {**vars(clip), "path": None if clip.path is None else str(clip.path)}
+    return {name: value for name, value in known.items() if value not in (None, "", (), {})}
+
+
+def read_clip(record: Mapping[str, Any]) -> Clip:
+    """The opposite of `clip_record`; the first format wrote `end` in place of `seconds`."""
+    known = dict(record)
+    if "end" in known:
+        known["seconds"] = known.pop("end") - known["start"]
+    if known.get("path") is not None:
+        known["path"] = Path(known["path"])
+    known["labels"] = tuple(known.get("labels", ()))
+    known["boxes"] = tuple(tuple(box) for box in known.get("boxes", ()))
+    return Clip(**known)
+
+
+def spacing(count: int, most: int | None) -> int:
+    """Which step through `count` rows meets at most `most` of them."""
+    return 1 if most is None else max(1, -(-count // most))

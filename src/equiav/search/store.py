@@ -1,65 +1,349 @@
-"""What an index needs of the place that keeps its vectors: the local folder, or a server."""
+"""The local store: a folder with the entries in an SQLite database and the vectors in files that only grow.
+
+Every entry has a number, the order in which it came, which is never given out twice. A change first appends vectors
+behind those that count and writes new compressed indexes under new names; the database transaction that makes them
+count comes last. A process killed at any moment leaves the state before it or the one after, and one process writes
+at a time while any number read.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import sqlite3
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.search.filters import Filter
-from equiav.search.records import Entry, Side, Vector
+from equiav.errors import DataError, EquiAVError
+from equiav.io import locked
+from equiav.search import database
+from equiav.search import vectors as files
+from equiav.search.database import told
+from equiav.search.records import Entry, Filter, Progress, Vector, read_clip, spacing
+from equiav.search.vectors import Numbers, Rows
+from equiav.types import Clip
+
+logger = logging.getLogger(__name__)
+
+FEW = 20_000  # rows that a filter leaves: so many are compared exactly, at any size of the index
+TAIL = 8192  # vectors that may wait outside the compressed index; each search compares all of them
+RETRAIN = 4  # growth since training that asks for new lists
+MASKS = 32  # filters whose answers are remembered
+PAGE = 4096  # entries read at a time
+
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Found:
-    """An entry (without its vectors) and its cosine with the query."""
+class Part:
+    """The vectors of one side: rows of the file, the entry that each belongs to, and the compressed index over them."""
 
-    entry: Entry
-    score: float
+    vectors: NDArray[Any]  # (n, D)
+    owners: Numbers  # ascending
+    file: str | None = None
+    covered: int = 0
+    trained: int = 0
 
 
-@runtime_checkable
-class Store(Protocol):
-    """Keeps entries and finds the nearest; a change is there once its call returns; one cut short can be repeated."""
+@dataclass(frozen=True)
+class Snapshot:
+    """What one change left: so many entries, those still there (None: all), vectors by side, answers to filters."""
 
-    def __len__(self) -> int: ...
+    generation: int
+    entries: int
+    removed: int
+    alive: Mask | None
+    parts: dict[str, Part]
+    masks: dict[tuple[Filter, ...], Mask] = field(default_factory=dict)
+
+
+class LocalStore:
+    """Entries and vectors in a folder; readers notice what a writer in this or another process has changed."""
+
+    def __init__(
+        self,
+        folder: Path,
+        width: int,
+        *,
+        limit: int = files.LIMIT,
+        probes: int = files.PROBES,
+        candidates: int = files.CANDIDATES,
+        progress: Progress = lambda line: None,
+    ) -> None:
+        self.folder, self.width, self.limit, self.progress = folder, width, limit, progress
+        self.probes, self.candidates = probes, candidates
+        self._lock = threading.RLock()  # one connection serves all threads, one transaction at a time
+        with told(folder):
+            self._sql, self._borrowed = database.open_database(folder, progress)
+        self._snapshot: tuple[int, Snapshot] | None = None
+        self._indexes: dict[str, Any] = {}  # compressed indexes that were loaded, by file; None for a damaged one
+
+    @staticmethod
+    def create(folder: Path) -> None:
+        """An empty store, in place of what a creation cut short may have left."""
+        with told(folder, "written"), locked(folder):
+            database.place_database(folder, lambda sql: None)
+
+    @property
+    def state(self) -> Snapshot:
+        """What is there now."""
+        with self._reading() as now:
+            return now
+
+    def sides(self) -> tuple[str, ...]:
+        """Modalities that there are vectors of."""
+        return tuple(self.state.parts)
+
+    def generation(self) -> int:
+        """The number of changes."""
+        return self.state.generation
+
+    def __len__(self) -> int:
+        now = self.state
+        return now.entries - now.removed
 
     def known(self, ids: Sequence[str]) -> set[str]:
         """Those of the ids that are there."""
-        ...
-
-    def add(self, entries: Sequence[Entry]) -> None:
-        """Adds entries whose ids are new."""
-        ...
-
-    def remove(self, ids: Sequence[str]) -> int:
-        """Removes entries; says how many there were."""
-        ...
+        with self._reading():
+            return set(database.numbers_of(self._sql, ids))
 
     def get(self, id: str) -> Entry | None:
         """An entry with its vectors."""
-        ...
+        with self._reading() as now:
+            find = "SELECT number, clip FROM entries WHERE id = ?"
+            found = self._sql.execute(find, (database.stored(id),)).fetchone()
+        if found is None:
+            return None
+        number, text = found
+        vectors = {}
+        for side, part in now.parts.items():
+            row = int(np.searchsorted(part.owners, number))
+            if row < len(part.owners) and part.owners[row] == number:
+                vectors[side] = np.array(part.vectors[row])
+        return Entry(read_clip(json.loads(text)), vectors)
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries, without vectors."""
-        ...
+    def clips(self) -> Iterator[Clip]:
+        """The clips of all entries, in the order they came."""
+        last = -1
+        page = "SELECT number, clip FROM entries WHERE number > ? ORDER BY number LIMIT ?"
+        while True:
+            with self._reading():  # not across a yield: whoever iterates may take long, and writers wait for readers
+                rows = self._sql.execute(page, (last, PAGE)).fetchall()
+            if not rows:
+                return
+            yield from (read_clip(json.loads(text)) for _, text in rows)
+            last = rows[-1][0]
 
-    def vectors(self, side: Side, most: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
+    def vectors(self, side: str, most: int | None = None) -> tuple[list[str], Vector]:
         """Ids and vectors (n, D) of the entries that have one on a side: all, or `most` evenly spaced ones."""
-        ...
+        with self._reading() as now:
+            if side not in now.parts:
+                return [], np.zeros((0, self.width), np.float32)
+            part = now.parts[side]
+            rows = np.arange(len(part.owners)) if now.alive is None else np.flatnonzero(now.alive[part.owners])
+            rows = rows[:: spacing(len(rows), most)]
+            numbers = part.owners[rows].tolist()
+            find = "SELECT id FROM entries WHERE number = ?"
+            ids = [database.unstored(self._sql.execute(find, (number,)).fetchone()[0]) for number in numbers]
+            return ids, np.array(part.vectors[rows])
 
-    def search(self, vector: Vector, side: Side, k: int, filters: Sequence[Filter]) -> list[Found]:
-        """The nearest k entries on a side that meet all filters, best first."""
-        ...
+    def search(self, vector: Vector, side: str, k: int, filters: Sequence[Filter]) -> list[tuple[Clip, float]]:
+        """The nearest k clips on a side that meet all filters, best first; ties in the order they came."""
+        while True:
+            with self._reading() as now:
+                if side not in now.parts:
+                    return []
+                part = now.parts[side]
+                mask = self._mask(now, tuple(filters)) if filters else now.alive
+                index = self._index(part)
+            allowed = None if mask is None else mask[part.owners]
+            rows = self._candidates(vector, part, index, k, allowed)
+            scores = files.exact(part.vectors, vector, rows)
+            if isinstance(rows, str):
+                rows = np.arange(len(part.owners))
+            best = _best(scores, rows, k)
+            numbers = part.owners[rows[best]].tolist()
+            texts = self._texts(numbers)
+            if len(texts) == len(numbers):
+                clips = [read_clip(json.loads(texts[number])) for number in numbers]
+                return list(zip(clips, scores[best].tolist(), strict=True))
+            if self.state is now:
+                place = self.folder / database.DATABASE
+                raise DataError(f"{place} is damaged: entries are missing; make the index again")
+            # One was removed between the two readings: search again among what is left.
+
+    def _texts(self, numbers: list[int]) -> dict[int, str]:
+        """Clips by the numbers of their entries, as they are stored; those removed since are left out."""
+        found: dict[int, str] = {}
+        for start in range(0, len(numbers), 500):
+            some = numbers[start : start + 500]
+            find = f"SELECT number, clip FROM entries WHERE number IN ({', '.join('?' * len(some))})"
+            with self._lock, told(self.folder):
+                found.update(self._sql.execute(find, some))
+        return found
+
+    def _candidates(self, vector: Vector, part: Part, index: Any, k: int, allowed: Mask | None) -> Any:
+        """Rows to compare exactly: all that may be found, or in a large index those the compressed one proposes."""
+        count = len(part.owners) if allowed is None else int(allowed.sum())
+        if index is None or count <= FEW:
+            return "all" if allowed is None else np.flatnonzero(allowed)
+        head = None if allowed is None else allowed[: part.covered]
+        tail = np.arange(part.covered, len(part.owners))
+        if allowed is not None:
+            tail = tail[allowed[part.covered :]]
+        proposed = files.candidates(index, vector, allowed=head, probes=self.probes, count=self.candidates + 4 * k)
+        return np.concatenate([proposed, tail])
+
+    def _mask(self, now: Snapshot, filters: tuple[Filter, ...]) -> Mask:
+        """For every entry whether it is there and meets all filters."""
+        if filters in now.masks:
+            return now.masks[filters]
+        mask = np.ones(now.entries, bool) if now.alive is None else now.alive.copy()
+        for one in filters:
+            meets = np.zeros_like(mask)
+            meets[database.meeting(self._sql, one)] = True
+            mask &= ~meets if one.operator == "!=" else meets
+        if len(now.masks) >= MASKS:
+            del now.masks[next(iter(now.masks))]
+        now.masks[filters] = mask
+        return mask
+
+    def _index(self, part: Part) -> Any:
+        """The compressed index of a side, once loaded kept; inside a transaction, where no writer replaces its file."""
+        if part.file is not None and part.file not in self._indexes:
+            self._indexes[part.file] = self._loaded(part)
+        return self._indexes.get(part.file or "")
+
+    def _loaded(self, part: Part) -> Any:
+        """A compressed index; None, and a notice, if its file is damaged."""
+        try:
+            return files.load(self.folder / str(part.file), part.covered, self.width)
+        except DataError as error:
+            logger.warning("%s; until then every vector is compared, which is slower", error)
+            return None
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Adds entries whose ids are new: appends their vectors, then commits."""
+        with self._writing() as sql:
+            now = self._read(sql)
+            # Another process may have added some of them meanwhile.
+            known = database.numbers_of(sql, [entry.clip.id for entry in entries])
+            new = [entry for entry in entries if entry.clip.id not in known]
+            if not new:
+                return
+            numbers = range(now.entries, now.entries + len(new))
+            for side in sorted({side for entry in new for side in entry.vectors}):
+                vectors = {n: e.vectors[side] for n, e in zip(numbers, new, strict=True) if side in e.vectors}
+                self._append(sql, now, side, vectors)
+            database.insert(sql, numbers, [entry.clip for entry in new])
+            sql.execute("UPDATE state SET entries = entries + ?", (len(new),))
+
+    def _append(self, sql: sqlite3.Connection, now: Snapshot, side: str, vectors: dict[int, Vector]) -> None:
+        """Appends the vectors of a side, by their entries' numbers, and brings its compressed index up to them."""
+        old = now.parts.get(side) or Part(np.zeros((0, self.width), "<f4"), np.zeros(0, "<i8"))
+        stored, owners = _side_files(self.folder, side, self.width)
+        stored.append(np.stack(list(vectors.values())), len(old.owners))
+        owners.append(np.array(list(vectors)), len(old.owners))
+        rows, file, covered, trained = len(old.owners) + len(vectors), old.file, old.covered, old.trained
+        if rows >= self.limit and (file is None or rows - covered > TAIL):
+            every = stored.view(rows)
+            index = None if rows > RETRAIN * trained else self._loaded(old)
+            if index is None:
+                index, trained = files.train(every, self.progress), rows
+            else:
+                files.extend(index, every, covered, self.progress)
+            file, covered = f"{side}-{now.generation + 1:06d}.faiss", rows
+            files.save(index, self.folder / file)
+        sql.execute("REPLACE INTO sides VALUES (?, ?, ?, ?, ?)", (side, rows, file, covered, trained))
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Removes entries from the database; their vectors stay where they are and are passed over."""
+        with self._writing() as sql:
+            gone = [(number,) for number in database.numbers_of(sql, ids).values()]
+            sql.executemany("DELETE FROM entries WHERE number = ?", gone)
+            sql.executemany("INSERT INTO removed VALUES (?)", gone)
+            return len(gone)
 
     def close(self) -> None:
-        """Lets go of files and connections."""
-        ...
+        """Releases the database and the memory maps."""
+        with self._lock:
+            self._sql.close()
+            self._snapshot = None
+            self._indexes.clear()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Snapshot]:
+        """A read transaction, with what the last change left; it is read again if there was another since."""
+        with self._lock, told(self.folder):
+            self._sql.execute("BEGIN")
+            try:
+                (version,) = self._sql.execute("PRAGMA data_version").fetchone()
+                if self._snapshot is None or self._snapshot[0] != version:
+                    self._snapshot = version, self._read(self._sql)
+                    used = {part.file for part in self._snapshot[1].parts.values()}
+                    self._indexes = {file: index for file, index in self._indexes.items() if file in used}
+                yield self._snapshot[1]
+            finally:
+                if self._sql.in_transaction:
+                    self._sql.execute("ROLLBACK")
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A change, in the database whole or not at all; readers go on until it is committed, other writers get Busy.
+
+        It has a connection of its own, so that threads that read wait for nothing but the commit.
+        """
+        if self._borrowed:
+            raise EquiAVError(f"{self.folder}: cannot be written (read-only when it was opened)")
+        with told(self.folder, "written"), locked(self.folder), closing(database.connect(self.folder)) as sql:
+            sql.execute("PRAGMA journal_mode = TRUNCATE")
+            sql.execute("PRAGMA synchronous = FULL")
+            sql.execute("PRAGMA cache_size = -65536")  # a portion fits: pages written early would lock readers out
+            sql.execute("BEGIN IMMEDIATE")
+            before = sql.total_changes
+            yield sql  # an exception leaves without a commit: closing rolls back
+            if sql.total_changes == before:
+                return
+            sql.execute("UPDATE state SET generation = generation + 1")
+            used = {file for (file,) in sql.execute("SELECT file FROM sides")}
+            database.sync(self.folder)  # names of new files, before what refers to them
+            sql.execute("COMMIT")
+            for pattern in ("*.faiss", f".*.faiss.*{files.DRAFT}"):
+                for path in [path for path in self.folder.glob(pattern) if path.name not in used]:
+                    path.unlink(missing_ok=True)
+
+    def _read(self, sql: sqlite3.Connection) -> Snapshot:
+        generation, entries = sql.execute("SELECT generation, entries FROM state").fetchone()
+        removed = [number for (number,) in sql.execute("SELECT number FROM removed")]
+        alive = None
+        if removed:
+            alive = np.ones(entries, bool)
+            alive[removed] = False
+        parts = {}
+        for side, rows, file, covered, trained in sql.execute("SELECT * FROM sides ORDER BY side"):
+            stored, owners = _side_files(self.folder, side, self.width)
+            parts[side] = Part(stored.view(rows), owners.view(rows), file, covered, trained)
+        return Snapshot(generation, entries, len(removed), alive, parts)
 
 
-def spacing(count: int, most: int | None) -> int:
-    """Which step through `count` rows meets at most `most` of them."""
-    return 1 if most is None else max(1, -(-count // most))
+def _side_files(folder: Path, side: str, width: int) -> tuple[Rows, Rows]:
+    """Vectors of a side, and the numbers of the entries that they belong to."""
+    return Rows(folder / f"{side}.vectors", "<f4", width), Rows(folder / f"{side}.owners", "<i8")
+
+
+def _best(scores: NDArray[np.float32], rows: Numbers, k: int) -> Numbers:
+    """Places of the k highest scores, best first; equal ones by row."""
+    if k < len(scores):
+        edge = np.partition(scores, len(scores) - k)[len(scores) - k]
+        places = np.flatnonzero(scores >= edge)
+    else:
+        places = np.arange(len(scores))
+    order: Numbers = places[np.lexsort((rows[places], -scores[places]))][:k]
+    return order

@@ -21,7 +21,7 @@ from equiav.build import (
 )
 from equiav.checkpoint import BEST, Checkpoint, load_checkpoint, save_checkpoint
 from equiav.config import Config, ShardsConfig
-from equiav.data import INDEX, META, ShardDataset, prepare, read_benchmark
+from equiav.data import INDEX, META, ShardDataset, prepare, read_published
 from equiav.distributed import broadcast_flag, rank, world_size
 from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError
 from equiav.evaluation import RESULTS, Classification, Results, metrics_line
@@ -256,9 +256,9 @@ def _prepared(path: Path, place: Path, report: Report) -> Path:
     failure: EquiAVError | None = None
     if rank() == 0:
         try:
-            found = read_benchmark("esc50", path)
+            found = read_published("esc50", path)
             report(found.line())
-            prepare(found.sources, place, workers=os.cpu_count() or 1, need=("audio",), say=report)
+            prepare(found.clips, place, workers=os.cpu_count() or 1, need=("audio",), progress=report)
         except EquiAVError as error:
             failure = error
     if broadcast_flag(failure is not None):
@@ -268,7 +268,7 @@ def _prepared(path: Path, place: Path, report: Report) -> Path:
 
 def _folds(folder: Path) -> list[int]:
     clips = ShardDataset(folder, None)
-    found = sorted({int(clips.info(i).get("fold") or 0) for i in range(len(clips))} - {0})
+    found = sorted({int(clips.clip(i).fold or 0) for i in range(len(clips))} - {0})
     if len(found) < 2:
         raise DataError(f"{folder}: its clips have no folds; --folds is for sets published with some, as ESC-50 is")
     return found

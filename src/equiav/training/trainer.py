@@ -27,7 +27,7 @@ from equiav.errors import Busy, CheckpointError, ConfigError, DataError, EquiAVE
 from equiav.evaluation import Evaluator, Retrieval
 from equiav.inference import LoadedModel, with_banks
 from equiav.io import locked
-from equiav.models import load_strict
+from equiav.models import EmbeddingModel, load_strict
 from equiav.objectives import Objective
 from equiav.training.log import Progress, RunLog
 from equiav.training.optim import (
@@ -304,7 +304,7 @@ class Trainer:
         if self.average is not None:
             model = build_model(self.config).to(self.device)
             model.load_state_dict(self.average)
-        return with_banks(model, self.config)
+        return with_banks(cast(EmbeddingModel, model), self.config)
 
     def _first_process(self, write: Callable[[], None]) -> None:
         """The first process writes; where it cannot, all stop."""

@@ -52,19 +52,21 @@ def clips_html(hits: Sequence[Hit]) -> str:
 
 
 def _clip(hit: Hit) -> str:
-    title = escape(Path(hit.source).name)
+    clip = hit.clip
+    title = escape(Path(clip.source).name)
     by = "by its sound" if hit.side == "audio" else "by its picture"
-    labels = f"<br>{escape(', '.join(hit.labels))}" if hit.labels else ""
-    span = f"{hit.start:.0f}–{hit.end:.0f} s, " if hit.end > hit.start else ""
+    labels = f"<br>{escape(', '.join(clip.labels))}" if clip.labels else ""
+    span = f"{clip.start:.0f}–{clip.end:.0f} s, " if clip.end > clip.start else ""
     caption = f"<figcaption><b>{hit.score:.2f}</b>{title}<br><small>{span}{by}{labels}</small></figcaption>"
     return f"<figure>{_player(hit)}{caption}</figure>"
 
 
 def _player(hit: Hit) -> str:
-    poster = address("picture", hit.id) if hit.thumbnail is not None else ""
-    here = hit.path is not None and hit.path.is_file()
-    if hit.path is not None and here and hit.path.suffix.lower() in FILMS:
-        source = f"{address('film', hit.id)}#t={hit.start:.2f},{hit.end:.2f}"
+    clip = hit.clip
+    poster = address("picture", clip.id) if hit.thumbnail is not None else ""
+    here = clip.path is not None and clip.path.is_file()
+    if clip.path is not None and here and clip.path.suffix.lower() in FILMS:
+        source = f"{address('film', clip.id)}#t={clip.start:.2f},{clip.end:.2f}"
         look = f' poster="{poster}"' if poster else ""
         # Controls would cover half of a small picture: they come with the pointer, a touch or the focus.
         show = "".join(f' {event}="this.controls=true"' for event in ("onpointerenter", "onfocus", "ontouchstart"))
@@ -72,9 +74,9 @@ def _player(hit: Hit) -> str:
         film = f'<video playsinline tabindex="0" preload="none"{show}{look} src="{source}"></video>'
         return f'{film}<span class="play">▶</span>'
     image = f'<img alt="" src="{poster}">' if poster else '<div class="silent">sound</div>'
-    if hit.end <= hit.start or not (here or PREPARED in hit.metadata):  # a still picture, or its file is gone
+    if clip.end <= clip.start or not (here or PREPARED in clip.metadata):  # a still picture, or its file is gone
         return image
-    return f'{image}<audio controls preload="none" src="{address("sound", hit.id)}"></audio>'
+    return f'{image}<audio controls preload="none" src="{address("sound", clip.id)}"></audio>'
 
 
 def looks_html(looks: Sequence[Look]) -> str:

@@ -10,7 +10,8 @@ import numpy as np
 from PIL import Image
 
 from equiav.report import wav
-from equiav.search import Entry, Index, Sound, sound_of
+from equiav.search import Index, Sound, sound_of
+from equiav.types import Clip
 from equiav.web.cards import FILMS
 
 EXAMPLES = 4
@@ -31,8 +32,8 @@ def write_examples(index: Index, folder: Path, *, largest: int) -> Examples:
     """Writes a few evenly spaced entries as small files; films are offered as they lie if not `largest` bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     found = Examples()
-    for entry in _chosen(list(islice(index.entries(), LOOKED_AT))):
-        thumbnail = index.thumbnails.path(entry.id)
+    for entry in _chosen(list(islice(index.clips(), LOOKED_AT))):
+        thumbnail = index.thumbnail(entry.id)
         if thumbnail is not None and len(found.pictures) < EXAMPLES:
             _add_picture(entry, thumbnail, folder, found)
         sound = sound_of(entry) if len(found.sounds) < EXAMPLES and entry.end > entry.start else None
@@ -49,9 +50,9 @@ def as_wav(sound: Sound) -> bytes:
     return wav(np.asarray(samples / 32768, dtype=np.float32), rate)
 
 
-def _chosen(entries: list[Entry]) -> list[Entry]:
+def _chosen(entries: list[Clip]) -> list[Clip]:
     """Entries to try: the first of every source, evenly spaced, then others."""
-    firsts: dict[Path | str, Entry] = {}
+    firsts: dict[Path | str, Clip] = {}
     others = []
     for entry in entries:
         if firsts.setdefault(entry.path or entry.source, entry) is not entry:
@@ -59,12 +60,12 @@ def _chosen(entries: list[Entry]) -> list[Entry]:
     return [*_spread(list(firsts.values())), *_spread(others)]
 
 
-def _spread(entries: list[Entry]) -> list[Entry]:
+def _spread(entries: list[Clip]) -> list[Clip]:
     most = min(len(entries), EXAMPLES * TRIES)
     return [entries[i * len(entries) // most] for i in range(most)]
 
 
-def _place(entry: Entry, folder: Path, suffix: str) -> Path:
+def _place(entry: Clip, folder: Path, suffix: str) -> Path:
     """A file name that tells people what it is, and that no other example has."""
     name = Path(entry.source).stem[:40] + (f"-{entry.start:g}s" if entry.start > 0 else "")
     place = folder / f"{name}{suffix}"
@@ -74,13 +75,13 @@ def _place(entry: Entry, folder: Path, suffix: str) -> Path:
     return place
 
 
-def _add_sound(entry: Entry, sound: Sound, folder: Path, found: Examples) -> None:
+def _add_sound(entry: Clip, sound: Sound, folder: Path, found: Examples) -> None:
     place = _place(entry, folder, ".wav")
     place.write_bytes(as_wav(sound))
     found.sounds.append(place)
 
 
-def _add_picture(entry: Entry, thumbnail: Path, folder: Path, found: Examples) -> None:
+def _add_picture(entry: Clip, thumbnail: Path, folder: Path, found: Examples) -> None:
     place = _place(entry, folder, ".png")
     with Image.open(thumbnail) as image:
         image.save(place)

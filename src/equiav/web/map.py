@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.report import data_uri
-from equiav.search import SIDES, Index, Side
+from equiav.search import SIDES, Index
 
 POINTS = 1500  # of each side at most
 PICTURES = 200  # points that show their picture, at most
@@ -30,7 +30,7 @@ def flatten(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def map_html(index: Index) -> str:
     """Sounds and pictures of the collection as points; hovering names them and shows their picture."""
-    ids: list[tuple[str, Side]] = []
+    ids: list[tuple[str, str]] = []
     rows = []
     for side in SIDES:
         names, vectors = index.vectors(side, POINTS)
@@ -40,7 +40,7 @@ def map_html(index: Index) -> str:
     pictured = {name for name, _ in ids[:: max(1, -(-len(ids) // PICTURES))]}
     drawn = []
     for (name, side), (x, y) in zip(ids, places.tolist(), strict=True):
-        place = index.thumbnails.path(name) if name in pictured else None
+        place = index.thumbnail(name) if name in pictured else None
         drawn.append(_point(name, COLOURS[side], x, y, place.read_bytes() if place is not None else b""))
     legend = f'<span style="color:{COLOURS["audio"]}">●</span> sounds, '
     legend += f'<span style="color:{COLOURS["visual"]}">●</span> pictures of the same clips'
@@ -58,8 +58,7 @@ class Map:
     def html(self) -> str:
         """As `map_html`; whoever asks while it is being drawn waits for it."""
         with self._lock:
-            # A server keeps no state here: its count has to do.
-            state = (getattr(self.index.store, "state", None), len(self.index))
+            state = self.index.store.generation()
             if self._drawn is None or self._drawn[0] != state:
                 self._drawn = state, map_html(self.index)
             return self._drawn[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,55 @@ import gradio as gr
 from gradio.data_classes import ImageData
 
 from equiav.errors import EquiAVError, MediaError
-from equiav.web.bounds import spoken
 from equiav.web.cards import clips_html, looks_html
 from equiav.web.examples import Examples
+from equiav.web.limits import spoken
 from equiav.web.map import Map
+from equiav.web.security import uploaded
 from equiav.web.service import Kind, Service
 
 log = logging.getLogger(__name__)
 
 HINT = '<p class="quiet">Drop a file, or click one of the examples.</p>'
 QUIET: dict[str, Any] = {"print_exception": False}  # what a visitor did wrong is not for the log
+META = {"_type": "gradio.FileData"}
 Handler = Callable[..., str]
+Guard = Callable[[Handler], Handler]
 
 
-def guarded(work: Handler) -> Handler:
-    """Errors as people should see them: bad files by their name and reason, bugs in the log and not on the page."""
+class Page(gr.Blocks):
+    """Blocks that hand uploaded files to gradio and nothing else, in the one form that gradio itself checks."""
+
+    uploads: Path
+
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **more: Any) -> list[Any]:
+        """Called for every request, whatever its form; gradio would take a file record without `meta` unchecked."""
+        try:
+            blocks = block_fn.inputs
+            records = [self._checked(block, value) for block, value in zip(blocks, inputs, strict=True)]
+            processed: list[Any] = await super().preprocess_data(block_fn, records, *args, **more)
+            return processed
+        except EquiAVError as error:
+            raise gr.Error(str(error), **QUIET) from None
+        except gr.Error:
+            raise
+        except Exception:
+            raise gr.Error("This request cannot be read.", **QUIET) from None
+
+    def _checked(self, block: Any, value: Any) -> Any:
+        if value is None or (isinstance(block, gr.Dataset) and isinstance(value, int)):  # which example was clicked
+            return value
+        path = value.get("path") if isinstance(value, dict) else None
+        return {"path": str(uploaded(path, self.uploads)), "meta": META}
+
+
+def guarded(uploads: Path, work: Handler) -> Handler:
+    """Only uploaded files come in; errors go out as people should see them, bugs to the log and not to the page."""
 
     @wraps(work)
     def handler(*files: str | None) -> str:
         try:
-            return work(*files)
+            return work(*(None if file is None else uploaded(file, uploads) for file in files))
         except MediaError as error:
             raise gr.Error(f"{error.path.name}: {error.reason}", **QUIET, title="This file cannot be used") from None
         except EquiAVError as error:
@@ -43,35 +72,37 @@ def guarded(work: Handler) -> Handler:
     return handler
 
 
-def build_page(service: Service, examples: Examples) -> gr.Blocks:
-    """The blocks of the page, its queue bounded."""
-    bounds = service.bounds
-    shared: dict[str, Any] = {"concurrency_limit": bounds.at_once, "concurrency_id": "work", "show_progress": "minimal"}
-    page = gr.Blocks(title="equiav", analytics_enabled=False)
+def build_page(service: Service, examples: Examples, uploads: Path) -> Page:
+    """The blocks of the page, its queue bounded; handlers read files of the folder `uploads` only."""
+    limits = service.limits
+    shared: dict[str, Any] = {"concurrency_limit": limits.at_once, "concurrency_id": "work", "show_progress": "minimal"}
+    guard = partial(guarded, uploads)
+    page = Page(title="equiav", analytics_enabled=False)
+    page.uploads = uploads
     with page:
         gr.HTML(_heading(service))
         with gr.Tabs():
             with gr.Tab("Sound"):
-                _search_tab(service, "audio", _sound("A sound"), examples.sounds, shared)
+                _search_tab(service, guard, "audio", _sound("A sound"), examples.sounds, shared)
             with gr.Tab("Picture"):
-                _search_tab(service, "image", _picture("A picture"), examples.pictures, shared)
+                _search_tab(service, guard, "image", _picture("A picture"), examples.pictures, shared)
             with gr.Tab("Video"):
-                _search_tab(service, "video", _video("A video"), examples.films, shared)
+                _search_tab(service, guard, "video", _video("A video"), examples.films, shared)
             with gr.Tab("Where is it?"):
-                _locate_tab(service, examples, shared)
+                _locate_tab(service, guard, examples, shared)
             with gr.Tab("Map"):
-                _map_tab(service, shared)
-    page.queue(max_size=bounds.waiting, api_open=False, default_concurrency_limit=bounds.at_once)
+                _map_tab(service, guard, shared)
+    page.queue(max_size=limits.waiting, api_open=False, default_concurrency_limit=limits.at_once)
     return page
 
 
 def _heading(service: Service) -> str:
-    bounds = service.bounds
+    limits = service.limits
     return (
         f"<h1>What goes with it?</h1><p>Drop a sound, a picture or a video: the nearest of {len(service.index)} clips "
         f'come back. <span class="quiet">The first {service.embedder.seconds:.3g} s count; files up to '
-        f"{bounds.megabytes} MB and {spoken(bounds.seconds)}. Nothing leaves this machine; uploads are deleted "
-        f"after {spoken(bounds.keep)}.</span></p>"
+        f"{limits.megabytes} MB and {spoken(limits.seconds)}. Nothing leaves this machine; uploads are deleted "
+        f"after {spoken(limits.keep)}.</span></p>"
     )
 
 
@@ -100,28 +131,30 @@ def _examples(files: list[Path], component: Any, label: str = "Or try one of the
         gr.Examples([[str(file)] for file in files], [component], label=label, cache_examples=False)
 
 
-def _search_tab(service: Service, kind: Kind, component: Any, files: list[Path], shared: dict[str, Any]) -> None:
+def _search_tab(
+    service: Service, guard: Guard, kind: Kind, component: Any, files: list[Path], shared: dict[str, Any]
+) -> None:
     names = {"audio": "search_by_sound", "image": "search_by_picture", "video": "search_by_video"}
 
-    @guarded
-    def search(file: str | None) -> str:
-        return HINT if file is None else clips_html(service.search(kind, Path(file)))
+    @guard
+    def search(file: Path | None) -> str:
+        return HINT if file is None else clips_html(service.search(kind, file))
 
     _examples(files, component)
     found = gr.HTML(HINT, elem_id=names[kind])
     component.change(search, component, found, api_name=names[kind], **shared)
 
 
-def _locate_tab(service: Service, examples: Examples, shared: dict[str, Any]) -> None:
-    @guarded
-    def in_video(file: str | None) -> str:
-        return HINT if file is None else looks_html(service.locate_in_video(Path(file)))
+def _locate_tab(service: Service, guard: Guard, examples: Examples, shared: dict[str, Any]) -> None:
+    @guard
+    def in_video(file: Path | None) -> str:
+        return HINT if file is None else looks_html(service.locate_in_video(file))
 
-    @guarded
-    def in_picture(sound: str | None, picture: str | None) -> str:
+    @guard
+    def in_picture(sound: Path | None, picture: Path | None) -> str:
         if sound is None or picture is None:
             raise EquiAVError("give both a sound and a picture")
-        return looks_html(service.locate(Path(sound), Path(picture)))
+        return looks_html(service.locate(sound, picture))
 
     video = _video("A video with sound")
     _examples(examples.films, video)
@@ -134,7 +167,7 @@ def _locate_tab(service: Service, examples: Examples, shared: dict[str, Any]) ->
     button.click(in_picture, [sound, picture], seen, api_name="locate", **shared)
 
 
-def _map_tab(service: Service, shared: dict[str, Any]) -> None:
+def _map_tab(service: Service, guard: Guard, shared: dict[str, Any]) -> None:
     button = gr.Button("Draw the map of the collection")
     drawn = gr.HTML('<p class="quiet">Every clip by its sound and by its picture, flattened to two directions.</p>')
-    button.click(guarded(Map(service.index).html), None, drawn, api_name="map", **shared)
+    button.click(guard(Map(service.index).html), None, drawn, api_name="map", **shared)

@@ -18,6 +18,7 @@ from equiav.data import WorldDataset
 from equiav.errors import EquiAVError
 from equiav.inference import Embedder
 from equiav.search import Entry, Index
+from equiav.types import Clip
 
 SCENES = 96
 SIDE = 192  # drawn larger than the model sees them: for people
@@ -60,10 +61,9 @@ def _fill(
         film = write_scene(clips, number, draft / FILMS)
         seen = next(iter(embedder.windows(film)))
         labels = tuple(clips.scene(number).labels)
-        entries.append(
-            Entry(film.stem, film.name, home / FILMS / film.name, seen.start, seen.end, seen.audio, seen.visual,
-                  labels, picture=seen.picture)
-        )  # fmt: skip
+        clip = Clip(film.stem, film.name, home / FILMS / film.name, seen.start, seen.end - seen.start, labels)
+        vectors = {s: v for s, v in (("audio", seen.audio), ("visual", seen.visual)) if v is not None}
+        entries.append(Entry(clip, vectors, seen.picture))
         say(f"made scene {number + 1} of {len(clips)}")
     index.add(entries, made_by=embedder.digest)
     index.close()
@@ -74,7 +74,7 @@ def write_scene(clips: WorldDataset, number: int, folder: Path) -> Path:
     world, index = clips.world, clips.start + number
     labels = "-".join(clips.scene(number).labels)
     path = folder / f"scene-{number:03d}-{labels}.mp4"
-    pictures = world.pictures(index).permute(0, 2, 3, 1).numpy()
+    pictures = world.video(index).permute(0, 2, 3, 1).numpy()
     write_film(path, pictures, world.waveform(index).numpy(), rate=world.sample_rate, seconds=world.seconds)
     return path
 

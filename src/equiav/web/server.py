@@ -5,26 +5,32 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import secrets
 import shutil
-import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equiav.errors import EquiAVError
 from equiav.web.service import Service
+
+if TYPE_CHECKING:  # it needs the packages of the page
+    from equiav.web.security import Access
 
 UPLOADS = "uploads"
 SESSIONS = 64  # gradio keeps the last answer to each of them, and a caller of the API is a new one every time
 MALLOC_ARENA_MAX, HEAPS = -8, 2  # from malloc.h
 FETCH = "async_ssrf_protected_get"  # of gradio.processing_utils
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+WARNING = (
+    "warning: other machines can reach this page. Who has the token can search the collection and play its clips; "
+    "token and uploads cross the network unencrypted unless a proxy with TLS stands before the page."
+)
 
 
 def require_gradio() -> None:
@@ -33,21 +39,38 @@ def require_gradio() -> None:
         raise EquiAVError("the page needs gradio: pip install 'equiav[web]'")
 
 
-def serve(service: Service, *, host: str, port: int, say: Callable[[str], None]) -> None:
-    """Serves the page until it is told to stop; port 0 takes any that is free."""
+def serve(
+    service: Service,
+    *,
+    host: str,
+    port: int,
+    token: str | None = None,
+    allow_hosts: Sequence[str] = (),
+    say: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> None:
+    """Serves the page until it is told to stop; port 0 takes any that is free.
+
+    It answers to loopback names, to the address it is bound to and to `allow_hosts`. A page that other machines can
+    reach always has a token: one is made up, and said with the address, where none is given.
+    """
     require_gradio()
     _few_heaps()
     with listening(host, port) as door, own_folder() as folder:
-        app = build_app(service, folder, host=host)
-        import uvicorn
+        from equiav.web.connections import build_server
+        from equiav.web.security import Access
 
-        config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
-        # uvicorn hands a signal on once it is done; without a handler the process would end before it cleans up.
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-        name = f"[{host}]" if ":" in host else host
-        say(f"The page is at http://{name}:{door.getsockname()[1]}")
-        with swept(folder / UPLOADS, service.bounds.keep):
-            uvicorn.Server(config).run(sockets=[door])
+        bound, port = door.getsockname()[:2]
+        address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        if not ip_address(bound).is_loopback:
+            warn(WARNING)
+            if not token:
+                token = secrets.token_urlsafe(24)
+                address += f"/?token={token}"
+        app = build_app(service, folder, Access.of([host, bound, *allow_hosts], token or None))
+        say(f"The page is at {address}")
+        with swept(folder / UPLOADS, service.limits.keep):
+            build_server(app, lambda: shutil.rmtree(folder, ignore_errors=True)).run(sockets=[door])
 
 
 def _few_heaps() -> None:
@@ -73,7 +96,7 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 @contextmanager
 def own_folder() -> Iterator[Path]:
     """A folder for examples and uploads that goes when the page does."""
-    folder = Path(tempfile.mkdtemp(prefix="equiav-page-"))
+    folder = Path(tempfile.mkdtemp(prefix="equiav-page-")).resolve()  # uploads are known by paths without links
     try:
         (folder / UPLOADS).mkdir()
         yield folder
@@ -114,36 +137,33 @@ def sweep(folder: Path, keep: float, spared: frozenset[Path] = frozenset()) -> i
     return gone
 
 
-def build_app(service: Service, folder: Path, *, host: str) -> Any:
-    """The page, the clips it plays and the gate before both, as one application; uploads go into `folder`."""
+def build_app(service: Service, folder: Path, access: Access) -> Any:
+    """The page, the clips it plays and the checks before both, as one application; uploads go into `folder`."""
     _settle(folder)
     import fastapi
     import gradio as gr
     from gradio import processing_utils
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     from equiav.web.cards import STYLE
     from equiav.web.clips import clip_routes
     from equiav.web.examples import write_examples
-    from equiav.web.gate import Gate
     from equiav.web.page import build_page
+    from equiav.web.security import Security
 
     stay_at_home(processing_utils)
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(clip_routes(service))
-    app.add_middleware(Gate, bounds=service.bounds, folder=folder / UPLOADS)
-    if host in LOOPBACK:  # another name that leads here is not ours: a foreign page's trick
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]"])
-    examples = write_examples(service.index, folder / "examples", largest=service.bounds.bytes)
+    examples = write_examples(service.index, folder / "examples", largest=service.limits.bytes)
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Base(font=fonts, font_mono=["ui-monospace", "monospace"], primary_hue="blue")
-    page = build_page(service, examples)
-    page.has_launched = True  # gradio refuses paths that nobody uploaded only from a page it takes for launched
+    page = build_page(service, examples, folder / UPLOADS)
+    page.has_launched = True  # gradio checks paths only of a page it takes for launched
     page.state_session_capacity = SESSIONS
-    return gr.mount_gradio_app(
-        app, page, path="/", max_file_size=service.bounds.bytes, allowed_paths=[],
+    whole = gr.mount_gradio_app(
+        app, page, path="/", max_file_size=service.limits.bytes, allowed_paths=[],
         show_error=False, ssr_mode=False, mcp_server=False, theme=theme, css=STYLE, footer_links=[],
     )  # fmt: skip
+    return Security(whole, service.limits, folder / UPLOADS, access)
 
 
 def stay_at_home(module: Any) -> None:

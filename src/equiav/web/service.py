@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,13 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equiav.errors import MediaError
+from equiav.checkpoint import CONFIG, resolve
+from equiav.errors import EquiAVError, MediaError
 from equiav.evaluation import localise, overlay, pixels, scale_of
-from equiav.inference import Embedder
-from equiav.inference.items import PICTURES, excerpt, frames_of, waveform_of
+from equiav.inference import PICTURES, Embedder, excerpt, frames_of, load_model, waveform_of
 from equiav.media import Limits, open_media, stacked
-from equiav.search import Hit, Index, ask
-from equiav.web.bounds import MEGABYTE, Bounds, spoken
+from equiav.search import INDEX, Hit, Index, ask
+from equiav.web.limits import MEGABYTE, UploadLimits, spoken
+from equiav.web.scenes import demo_index
 
 Kind = Literal["audio", "image", "video"]
 FOUND = 12
@@ -36,11 +38,11 @@ class Look:
 class Service:
     """An index, the embedder that made it, and the limits for files that strangers hand over."""
 
-    def __init__(self, index: Index, embedder: Embedder, bounds: Bounds | None = None) -> None:
+    def __init__(self, index: Index, embedder: Embedder, limits: UploadLimits | None = None) -> None:
         index.check_model(embedder.digest)
-        self.index, self.bounds = index, bounds or Bounds()
-        self.limits = Limits(wall=self.bounds.wall)
-        self.embedder = Embedder(embedder.model, batch=embedder.batch, limits=self.limits)
+        self.index, self.limits = index, limits or UploadLimits()
+        self.decoding = Limits(wall=self.limits.wall)
+        self.embedder = Embedder(embedder.model, batch=embedder.batch, limits=self.decoding)
 
     def search(self, kind: Kind, path: Path, *, k: int = FOUND) -> list[Hit]:
         """The clips nearest to a sound, a picture or a video."""
@@ -51,14 +53,14 @@ class Service:
     def locate_in_video(self, path: Path) -> list[Look]:
         """Pictures of a video, each under the map of where its sound comes from."""
         self.check(path, timed=True)
-        piece = excerpt(path, start=0.0, seconds=self.embedder.seconds, rate=self.embedder.rate, limits=self.limits)
-        if piece.sound is None:
+        piece = excerpt(path, start=0.0, seconds=self.embedder.seconds, rate=self.embedder.rate, limits=self.decoding)
+        if piece.waveform is None:
             raise MediaError(path, "no sound")
-        if not piece.pictures:
+        if not piece.frames:
             raise MediaError(path, "no picture")
-        frames = stacked(piece.pictures)
+        frames = stacked(piece.frames)
         chosen = torch.linspace(0, len(frames) - 1, min(LOOKS, len(frames))).round().long()
-        waveform = torch.from_numpy(piece.sound.astype(np.float32) / 32768)
+        waveform = torch.from_numpy(piece.waveform.astype(np.float32) / 32768)
         return self._looks(waveform, frames[chosen], [piece.times[i] for i in chosen.tolist()])
 
     def locate(self, sound: Path, picture: Path) -> list[Look]:
@@ -66,9 +68,9 @@ class Service:
         self.check(sound, timed=True)
         self.check(picture, timed=lasting(picture))
         embedder = self.embedder
-        seconds, limits = embedder.seconds, self.limits
-        waveform = waveform_of(sound, rate=embedder.rate, sample_rate=None, start=0.0, seconds=seconds, limits=limits)
-        frames = frames_of(picture, start=0.0, seconds=seconds, limits=limits)
+        seconds, decoding = embedder.seconds, self.decoding
+        waveform = waveform_of(sound, rate=embedder.rate, sample_rate=None, start=0.0, seconds=seconds, limits=decoding)
+        frames = frames_of(picture, start=0.0, seconds=seconds, limits=decoding)
         return self._looks(waveform, frames[:1], [None])
 
     def _looks(self, waveform: Tensor, frames: Tensor, seconds: list[float | None]) -> list[Look]:
@@ -80,19 +82,35 @@ class Service:
 
     def check(self, path: Path, *, timed: bool) -> None:
         """Refuses what is too large, or (for what lasts) too long or not media at all."""
-        bounds = self.bounds
+        limits = self.limits
         if not path.is_file():
             raise MediaError(path, "is not here any more; give it again")
         size = path.stat().st_size
-        if size > bounds.bytes:
-            raise MediaError(path, f"is {size / MEGABYTE:.0f} MB; at most {bounds.megabytes} MB are taken")
+        if size > limits.bytes:
+            raise MediaError(path, f"is {size / MEGABYTE:.0f} MB; at most {limits.megabytes} MB are taken")
         if timed:
-            found = open_media(path, limits=self.limits)
-            if found.duration > bounds.seconds:
-                lasts, most = spoken(found.duration), spoken(bounds.seconds)
+            found = open_media(path, limits=self.decoding)
+            if found.duration > limits.seconds:
+                lasts, most = spoken(found.duration), spoken(limits.seconds)
                 raise MediaError(path, f"lasts {lasts}; at most {most} are taken")
 
 
 def lasting(path: Path) -> bool:
     """Would this file, given as a picture, be read as a film? All that does not go by a picture's name would."""
     return path.suffix.lower() not in PICTURES
+
+
+def open_collection(
+    place: Path, model: Path | None, say: Callable[[str], None] = lambda line: None
+) -> tuple[Index, Embedder]:
+    """The index at `place`, or that of a run's held-out scenes, and the embedder for questions to it."""
+    if (place / INDEX).is_file():
+        index = Index.open(place)
+        path = model or index.model_path
+        if path is None:
+            raise EquiAVError(f"{place}: does not say which checkpoint made it; give --model")
+        return index, Embedder(load_model(path))
+    if not (resolve(place) / CONFIG).is_file():
+        raise EquiAVError(f"{place}: neither an index nor a model; `make demo` or `equiav index CLIPS OUT` comes first")
+    embedder = Embedder(load_model(place))
+    return Index.open(demo_index(place, embedder, say)), embedder

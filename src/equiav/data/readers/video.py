@@ -1,0 +1,226 @@
+"""Readers of published video datasets: AudioSet, VGGSound, VGG-SS, MSR-VTT, UCF101, HMDB51, Kinetics-400."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from equiav.data.readers.files import (
+    Coverage,
+    Listed,
+    Tree,
+    Vocabulary,
+    cover,
+    listed,
+    number,
+    read_entries,
+    read_rows,
+    read_table,
+    read_vocabulary,
+)
+from equiav.errors import DataError
+from equiav.types import Box, Split
+
+# Publishers' words for the three splits.
+SPLIT_WORDS: Mapping[str, Split] = {
+    "train": "train",
+    "val": "validation",
+    "validate": "validation",
+    "validation": "validation",
+    "test": "test",
+}
+
+
+def stretch_names(video: str, start: int, end: int) -> tuple[str, ...]:
+    """How downloaders name a stretch of a video: by its start, or start and end, in seconds or milliseconds."""
+    return (
+        f"{video}_{start:06d}",
+        f"{video}_{start}",
+        f"{video}_{start}.000",
+        f"{video}_{start:06d}_{end:06d}",
+        f"{video}_{start}_{end}",
+        f"{video}_{start}.000_{end}.000",
+        f"{video}_{start * 1000}",
+        f"{video}_{start * 1000}_{end * 1000}",
+    )
+
+
+def split_word(word: str, path: Path) -> Split:
+    """A publisher's word for a split."""
+    if word not in SPLIT_WORDS:
+        raise DataError(f"{path}: unknown split {word!r}; known: {', '.join(SPLIT_WORDS)}")
+    return SPLIT_WORDS[word]
+
+
+def read_audioset(root: Path, *, lists: Sequence[str], split: Split) -> Coverage:
+    """AudioSet by its segment lists (`<list>_segments.csv`) and class_labels_indices.csv.
+
+    A list has one segment of each video, so a clip is called by its video, and its file may be, too.
+    """
+    tree = Tree(root)
+    vocabulary = read_vocabulary(tree.label_file("class_labels_indices.csv"))
+    paths = [tree.label_file(f"{name}_segments.csv") for name in lists]
+    clips = (clip for path in paths for clip in _audioset_segments(path, vocabulary, split))
+    return cover(tree, clips, vocabulary.names)
+
+
+def _audioset_segments(path: Path, vocabulary: Vocabulary, split: Split) -> Iterator[Listed]:
+    names = dict(zip(vocabulary.mids, vocabulary.names, strict=True))
+    for video, start, end, mids, *_ in read_rows(path, 4):
+        if unknown := [mid for mid in mids.split(",") if mid not in names]:
+            raise DataError(f"{path}: {video} has the class {unknown[0]}, which class_labels_indices.csv lacks")
+        labels = tuple(names[mid] for mid in mids.split(","))
+        stems = (*stretch_names(video, number(start, path), number(end, path)), video)
+        yield listed(video, stems, labels=labels, split=split, group=video)
+
+
+def read_vggsound(root: Path) -> Coverage:
+    """VGGSound by vggsound.csv (video, start, label, split), or by train.csv and test.csv (file, label)."""
+    tree = Tree(root)
+    whole = tree.label_files("vggsound.csv")
+    if whole:
+        rows = [
+            (v, number(s, whole[0]), label, split_word(w, whole[0])) for v, s, label, w, *_ in read_rows(whole[0], 4)
+        ]
+    else:
+        parts = tree.label_files("train.csv", "test.csv")
+        if not parts:
+            tree.label_file("vggsound.csv")
+        rows = [
+            (*video_and_start(name, path), label, split_word(path.stem, path))
+            for path in parts
+            for name, label, *_ in read_rows(path, 2)
+        ]
+    clips = (
+        listed(f"{v}_{s:06d}", stretch_names(v, s, s + 10), labels=(label,), split=split, group=v)
+        for v, s, label, split in rows
+    )
+    return cover(tree, clips, sorted({label for _, _, label, _ in rows}))
+
+
+def video_and_start(name: str, path: Path) -> tuple[str, int]:
+    """The video and the second of a file called <video>_<second>, with or without suffix."""
+    video, _, start = name.removesuffix(".mp4").rpartition("_")
+    if not video or not start.isdigit():
+        raise DataError(f"{path}: {name!r} is not of the form <video>_<second>.mp4")
+    return video, int(start)
+
+
+def read_vggss(root: Path) -> Coverage:
+    """VGG-SS by vggss.json: a class and boxes for each of 5,158 test clips of VGGSound.
+
+    Boxes are cut to the frame; some published ones are empty or overflowed and are left out, which is remarked on.
+    """
+    tree = Tree(root)
+    path = tree.label_file("vggss.json")
+    entries = read_entries(path, None, ("file", "class", "bbox"))
+    clips = [_vggss_clip(entry, path) for entry in entries]
+    published = sum(len(entry["bbox"]) for entry in entries)
+    kept = sum(len(clip.boxes) for clip, _ in clips)
+    bare = sum(not clip.boxes for clip, _ in clips)
+    remark = f"{published - kept} of {published} boxes have no area and are left out, {bare} clips have none"
+    return cover(tree, clips, sorted({e["class"] for e in entries}), remarks=(remark,) if kept < published else ())
+
+
+def _vggss_clip(entry: dict[str, Any], path: Path) -> Listed:
+    video, start = video_and_start(entry["file"], path)
+    cut: list[Box] = []
+    for corners in entry["bbox"]:
+        x0, y0, x1, y1 = (min(max(float(value), 0.0), 1.0) for value in corners)
+        if x0 < x1 and y0 < y1:
+            cut.append((x0, y0, x1, y1))
+    name, stems = f"{video}_{start:06d}", stretch_names(video, start, start + 10)
+    return listed(name, stems, labels=(entry["class"],), split="test", group=video, boxes=tuple(cut))
+
+
+def read_msrvtt(root: Path) -> Coverage:
+    """MSR-VTT by its *videodatainfo*.json (or MSRVTT_data.json); classes are named by category.txt if it is there."""
+    tree = Tree(root)
+    paths = tree.label_files("*videodatainfo*.json", "MSRVTT_data.json")
+    if not paths:
+        tree.label_file("train_val_videodatainfo.json")
+    categories = [line for path in tree.label_files("category.txt") for line in path.read_text().splitlines()]
+    names = {number: name.strip() for name, number in (line.rsplit(maxsplit=1) for line in categories if line.strip())}
+    clips = []
+    for path in paths:
+        for video in read_entries(path, "videos", ("video_id", "split")):
+            category = str(video.get("category", ""))
+            labels = (names.get(category, category),) if category else ()
+            split, name = split_word(video["split"], path), video["video_id"]
+            # Several clips are cut from one video of the net.
+            clips.append(listed(name, (name,), labels=labels, split=split, group=video.get("url", name)))
+    return cover(tree, clips, sorted({label for clip, _ in clips for label in clip.labels}))
+
+
+def read_msrvtt_1ka(root: Path) -> Coverage:
+    """The 1,000 test videos of MSR-VTT's 1k-A split, by MSRVTT_JSFUSION_test.csv; they carry no classes."""
+    tree = Tree(root)
+    rows = read_table(tree.label_file("MSRVTT_JSFUSION_test.csv"), ("video_id",))
+    names = [row["video_id"] for row in rows]
+    return cover(tree, (listed(n, (n,), labels=(), split="test", group=n) for n in names), ())
+
+
+def read_ucf101(root: Path, *, split: int) -> Coverage:
+    """UCF101 by classInd.txt, trainlist0N.txt and testlist0N.txt; videos in folders named by class."""
+    tree = Tree(root)
+    folder = "ucfTrainTestlist"
+    numbered = tree.label_file("classInd.txt", folder=folder).read_text().split()
+    clips = []
+    for word in ("train", "test"):
+        path = tree.label_file(f"{word}list0{split}.txt", folder=folder)
+        for line in path.read_text().splitlines():
+            if not line.strip():
+                continue
+            file = PurePosixPath(line.split()[0])
+            label, stem = file.parent.name, file.stem
+            if label not in numbered[1::2]:
+                raise DataError(f"{path}: {line!r} is of no class that classInd.txt names")
+            # v_<class>_g<video>_c<clip>
+            group = stem.rpartition("_c")[0]
+            clips.append(listed(stem, (f"{label}/{stem}",), labels=(label,), split=SPLIT_WORDS[word], group=group))
+    return cover(tree, clips, numbered[1::2])
+
+
+def read_hmdb51(root: Path, *, split: int) -> Coverage:
+    """HMDB51 by <class>_test_splitN.txt (1 train, 2 test, 0 unused); videos in folders named by class."""
+    tree = Tree(root)
+    ending = f"_test_split{split}.txt"
+    paths = tree.label_files(f"*{ending}")
+    if not paths:
+        tree.label_file(f"brush_hair{ending}", folder="testTrainMulti_7030_splits")
+    clips = []
+    for path in paths:
+        label = path.name.removesuffix(ending)
+        for line in path.read_text().splitlines():
+            name, _, use = line.strip().rpartition(" ")
+            if line.strip() and use not in ("0", "1", "2"):
+                raise DataError(f"{path}: {name} is marked {use}; known: 0, 1, 2")
+            if use not in ("1", "2"):
+                continue
+            stem = PurePosixPath(name).stem
+            group = stem.partition(f"_{label}_")[0]
+            word = "train" if use == "1" else "test"
+            clips.append(listed(stem, (f"{label}/{stem}",), labels=(label,), split=SPLIT_WORDS[word], group=group))
+    return cover(tree, clips, [path.name.removesuffix(ending) for path in paths])
+
+
+def read_kinetics400(root: Path) -> Coverage:
+    """Kinetics-400 by its annotation files (train.csv, validate.csv or val.csv, test.csv); files in any folders.
+
+    Some releases of the test list hold no labels; those clips then have none.
+    """
+    tree = Tree(root)
+    paths = tree.label_files("*train.csv", "*val.csv", "*validate.csv", "*test.csv")
+    if not paths:
+        tree.label_file("train.csv", folder="annotations")
+    clips = []
+    for path in paths:
+        for row in read_table(path, ("youtube_id", "time_start", "time_end", "split")):
+            video, start, end = row["youtube_id"], number(row["time_start"], path), number(row["time_end"], path)
+            name = f"{video}_{start:06d}_{end:06d}"
+            labels = (row["label"],) if row.get("label") else ()
+            split = split_word(row["split"], path)
+            stems = (name, *stretch_names(video, start, end))
+            clips.append(listed(name, stems, labels=labels, split=split, group=video))
+    return cover(tree, clips, sorted({label for clip, _ in clips for label in clip.labels}))

@@ -1,0 +1,18 @@
+"""The generated world: clips of known truth, drawn and sounded from a seed."""
+
+from equiav.data.synthetic.objects import HUES, KINDS, PITCHES, RADII, TEMPI, Background, Scene, SceneObject
+from equiav.data.synthetic.world import Difficulty, World, attribute_similarity
+
+__all__ = [
+    "HUES",
+    "KINDS",
+    "PITCHES",
+    "RADII",
+    "TEMPI",
+    "Background",
+    "Difficulty",
+    "Scene",
+    "SceneObject",
+    "World",
+    "attribute_similarity",
+]

@@ -1,0 +1,212 @@
+"""Work in processes that may die, hang or ask for too much memory: each costs the job it had in hand, and no more."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+import torch
+
+from equiav.errors import DataError, EquiAVError
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+CRASHED, SLOW, TOO_LARGE = "decoder crashed", "took too long", "took too much memory"
+TRIES = 2  # a process may also die for reasons that are not its file's: killed with all others, or out of memory
+START_SECONDS = 120.0
+MEMORY = 4 << 30
+
+_tick: Callable[[], None] = lambda: None  # noqa: E731 - replaced in worker processes
+
+
+def tick() -> None:
+    """A sign of life from inside a long job, which starts its time anew; does nothing outside a worker process."""
+    _tick()
+
+
+class Failure(EquiAVError):
+    """Why a job has no result: its process crashed, took too long or too much memory."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Workers:
+    """Processes in which functions are called; started when needed, used again, replaced when they die.
+
+    A job whose process dies is tried once more; one that gives no `tick` for `patience` seconds is killed. `memory`
+    bounds the bytes each process may allocate. Calls may come from several threads; `count` of them run at a time.
+    """
+
+    def __init__(self, count: int, *, patience: float, memory: int = MEMORY) -> None:
+        if count < 1:
+            raise DataError(f"at least one worker process is needed, not {count}")
+        self.count, self.patience, self.memory = count, patience, memory
+        # A server without threads forks the workers: quick to replace, and safe whatever this process runs.
+        self._context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        if sys.platform == "linux":
+            self._context.set_forkserver_preload(["equiav.data.prepare"])
+        self._free = threading.Semaphore(count)
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._all: set[_Worker] = set()
+        self._closed = False
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends all processes, whatever they are doing; calls in progress fail."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            for worker in self._all:
+                worker.process.kill()  # those at work are put away by the calls that wait for them
+        for worker in idle:
+            self._end(worker)
+
+    def call(self, function: Callable[..., R], *arguments: Any) -> R:
+        """What the function gives or raises (errors of the package) there; `Failure` if it does not come to that."""
+        with self._free:
+            for _ in range(TRIES):
+                worker, kind = self._take(), ""
+                try:
+                    kind, answer = worker.ask((function, arguments), self.patience)
+                finally:
+                    self._put_back(worker, usable=kind in ("done", "raised"))
+                if kind == "done":
+                    result: R = answer
+                    return result
+                if kind == "raised":
+                    raise answer
+                if kind == "slow":
+                    raise Failure(SLOW)
+            raise Failure(CRASHED)
+
+    def map(self, function: Callable[[J], R], jobs: Iterable[J]) -> Iterator[tuple[J, R | Failure]]:
+        """Every job with its result, in the order of completion; errors other than failures end the work."""
+        waiting, pending = iter(jobs), dict[Future[R], J]()
+        with ThreadPoolExecutor(self.count) as threads:
+            try:
+                while True:
+                    # As many again wait their turn, so that no process is idle while results are dealt with.
+                    for job in islice(waiting, 2 * self.count - len(pending)):
+                        pending[threads.submit(self.call, function, job)] = job
+                    if not pending:
+                        return
+                    for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                        job, error = pending.pop(future), future.exception()
+                        if error is not None and not isinstance(error, Failure):
+                            raise error
+                        yield job, future.result() if error is None else error
+            finally:
+                for future in pending:
+                    future.cancel()
+                if pending:
+                    self.close()
+
+    def _take(self) -> _Worker:
+        with self._lock:
+            if self._closed:
+                raise Failure(CRASHED)
+            if self._idle:
+                return self._idle.pop()
+            worker = _Worker(self._context, self.memory)
+            self._all.add(worker)
+        if worker.message(START_SECONDS)[0] != "ready":
+            self._end(worker)
+            raise DataError(
+                "a worker process did not start; a script that prepares or decodes media must do so under "
+                '`if __name__ == "__main__":`'
+            )
+        return worker
+
+    def _put_back(self, worker: _Worker, *, usable: bool) -> None:
+        with self._lock:
+            usable = usable and not self._closed
+            if usable:
+                self._idle.append(worker)
+        if not usable:
+            self._end(worker)
+
+    def _end(self, worker: _Worker) -> None:
+        with self._lock:
+            self._all.discard(worker)
+        worker.process.kill()
+        worker.process.join()
+        worker.connection.close()
+
+
+class _Worker:
+    """A process, and the line to it."""
+
+    def __init__(self, context: Any, memory: int) -> None:
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, memory), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def ask(self, job: tuple[Callable[..., Any], tuple[Any, ...]], patience: float) -> tuple[str, Any]:
+        """Its answer to a job."""
+        # One that died idle cannot take it; that is noticed with the next message.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.connection.send(job)
+        message = self.message(START_SECONDS)  # the first tick says that it has the job: modules may have to be loaded
+        while message[0] == "tick":
+            message = self.message(patience)
+        return message
+
+    def message(self, seconds: float) -> tuple[str, Any]:
+        """The next message: "crash" from a process that died, "slow" if none comes for so long."""
+        try:
+            return self.connection.recv() if self.connection.poll(seconds) else ("slow", None)
+        except Exception:  # no more messages, or half of one from a process that was killed while sending
+            return "crash", None
+
+
+def _serve(connection: Connection, memory: int) -> None:
+    """The life of a worker: ends when its parent does."""
+    global _tick
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+    torch.set_num_threads(1)
+    _limit_memory(memory)
+    _tick = lambda: connection.send(("tick", None))  # noqa: E731
+    try:
+        connection.send(("ready", None))
+        while True:
+            function, arguments = connection.recv()
+            _tick()
+            try:
+                answer = ("done", function(*arguments))
+            except MemoryError:
+                answer = ("raised", Failure(TOO_LARGE))
+            except EquiAVError as error:
+                answer = ("raised", error)
+            except OSError as error:
+                answer = ("raised", DataError(str(error)))
+            connection.send(answer)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+def _limit_memory(memory: int) -> None:
+    if sys.platform == "linux":
+        import resource
+
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

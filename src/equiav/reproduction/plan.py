@@ -1,0 +1,263 @@
+"""Which runs a set of tables needs, one per distinct recipe and seed, and what of them is still to be measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from equiav.build import encoder_size
+from equiav.config import Config, load_config
+from equiav.errors import ConfigError, EquiAVError
+from equiav.evaluation import encoder_passes
+from equiav.reproduction.tables import RetrievalSet, Row, ScaleName, Table
+
+# How often a run reports and saves changes nothing in what it learns.
+COSMETIC = ("log_every", "evaluate_every", "checkpoint_every", "keep", "workers", "checkpoint_activations")
+# A dataset is the same wherever it lies: only the name of its place counts.
+PLACES = (("data", "path"), ("data", "train"), ("data", "validation"), ("data", "test"), ("data", "weights"))
+# Keys of recipes that have had another name: runs keep the key that the first one gave them.
+FIRST_NAMES = {("optim", "lr"): "rate", ("optim", "start_lr"): "start_rate", ("optim", "final_lr"): "final_rate"}
+FINETUNING = "finetune"
+TRANSFER, TRANSFER_BANK_S = "transfer", "transfer_bank_s"
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training (or count) with what is to be measured on it; `wanted_by` names the rows that share it."""
+
+    key: str
+    scale: ScaleName
+    seed: int
+    recipe: Path
+    overrides: tuple[str, ...]
+    config: Config = field(repr=False)
+    trained: bool
+    tasks: frozenset[str]
+    wanted_by: tuple[str, ...]
+    processes: int
+    sets: dict[str, RetrievalSet] = field(repr=False, default_factory=dict)
+    similarity_on: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The first row that wants it, and its seed."""
+        more = f" (+{len(self.wanted_by) - 1})" if len(self.wanted_by) > 1 else ""
+        return f"{self.wanted_by[0]}{more}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where results are kept for good, and where runs train; both by scale."""
+
+    results: Path
+    runs: Path
+
+    def record(self, scale: ScaleName, key: str) -> Path:
+        """The results file of a run."""
+        return self.results / scale / f"{key}.json"
+
+    def failure(self, run: Run) -> Path:
+        """The last lines of a run that failed."""
+        return self.results / run.scale / f"{run.key}.failed.txt"
+
+    def run(self, run: Run) -> Path:
+        """The folder a run trains in."""
+        return self.runs / run.scale / run.key
+
+
+def portable(config: Config) -> dict[str, Any]:
+    """The recipe as stored in results: what differs from the defaults, places by their name only."""
+    # Defaults are left out so that a key added to recipes later does not make every finished run a stranger.
+    tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    tree.setdefault("data", {})["kind"] = config.data.kind
+    for section, key in PLACES:
+        if isinstance(tree.get(section, {}).get(key), str):
+            tree[section][key] = Path(tree[section][key]).name
+    if isinstance(tree.get("weights"), str):
+        tree["weights"] = Path(tree["weights"]).name
+    return tree
+
+
+def run_key(config: Config, *, trained: bool) -> str:
+    """Equal for equal training: a hash of the recipe, seed included, without what is cosmetic."""
+    tree = portable(config)
+    tree["train"] = {k: v for k, v in tree.get("train", {}).items() if k not in COSMETIC}
+    for (section, key), first in FIRST_NAMES.items():
+        if key in tree.get(section, {}):
+            tree[section][first] = tree[section].pop(key)
+    text = json.dumps({"recipe": tree, "trained": trained}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def row_seeds(table: Table, row: Row, scale: ScaleName) -> tuple[int, ...]:
+    """The seeds of a row at a scale: its own or the table's; none where there is nothing to run."""
+    if scale not in table.scales or not row.runs_at(scale):
+        return ()
+    at = row.at.get(scale)
+    return at.seeds if at and at.seeds else table.scales[scale].seeds
+
+
+def row_run(table: Table, row: Row, scale_name: ScaleName, seed: int, extra: tuple[str, ...] = ()) -> Run:
+    """The run of a row at a scale with a seed; `extra` are overrides for every row."""
+    scale, at = table.scales[scale_name], row.at.get(scale_name)
+    recipe = (table.path.parent / (at.base if at and at.base else scale.base)).resolve()
+    changes = {**scale.overrides, **row.overrides, **(at.overrides if at else {}), "seed": seed}
+    overrides = (*(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in changes.items()), *extra)
+    try:
+        config = load_config(recipe, overrides)
+        if row.steps:
+            other = row_run(table, table.row(row.steps["equal_compute_to"]), scale_name, seed, extra)
+            unit = "steps" if other.config.train.steps else "epochs"
+            length = getattr(other.config.train, unit) * encoder_passes(other.config) / encoder_passes(config)
+            overrides = (*overrides, f"train.{unit}={round(length) if unit == 'steps' else length:g}")
+            config = load_config(recipe, overrides)
+    except ConfigError as error:
+        raise ConfigError(f"{table.path}: row {row.name!r} at scale {scale_name}: {error}") from error
+    tasks = _tasks(table, row, scale_name, config)
+    wanted_by = (f"{table.name}: {row.name}",)
+    return Run(
+        run_key(config, trained=scale.trained), scale_name, seed, recipe, overrides, config, scale.trained, tasks,
+        wanted_by, scale.processes, scale.sets, scale.similarity_on,
+    )  # fmt: skip
+
+
+def _tasks(table: Table, row: Row, name: ScaleName, config: Config) -> frozenset[str]:
+    """What is measured: the scale's own list, and the fine-tunings and datasets that columns ask for."""
+    scale = table.scales[name]
+    tasks: set[str] = set(scale.measure)
+    if config.objective.intra != "equivariant":
+        tasks.discard("similarity")  # nothing trained the predictor
+    if config.objective.representation != "centroid":
+        tasks.discard("retrieval_bank_s")  # no vectors, no bank
+    for column in table.columns:
+        place = column.place(name, row.key or row.name)
+        match (place or "").split("."):
+            case [kind, part, *_] if kind in (TRANSFER, TRANSFER_BANK_S):
+                if part not in scale.sets:
+                    raise ConfigError(f"{table.title}: column {column.name!r} wants the set {part!r}, not in `sets`")
+                tasks.add(f"{kind}.{part}")
+            case [kind, recipe, mode, *_] if kind == FINETUNING:
+                tasks.add(f"{FINETUNING}.{recipe}.{mode}")
+    return frozenset(tasks)
+
+
+def plan(
+    tables: Sequence[Table],
+    scale: ScaleName,
+    *,
+    seeds: tuple[int, ...] | None = None,
+    rows: tuple[str, ...] | None = None,
+    extra: tuple[str, ...] = (),
+) -> list[Run]:
+    """All runs, each once, in order of the seed: when time runs out, every row has equally many.
+
+    Rows of equal recipes share a run, which then measures what any of them wants. Fine-tuning that could not take a
+    run's encoders is refused here, before anything is trained.
+    """
+    if rows is not None:
+        known = {row.name for table in tables for row in table.rows}
+        if unknown := sorted(set(rows) - known):
+            raise ConfigError(f"--rows: no row {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    found: dict[str, Run] = {}
+    for table in tables:
+        for row in table.rows:
+            if rows is not None and row.name not in rows:
+                continue
+            for seed in row_seeds(table, row, scale):
+                if seeds is None or seed in seeds:
+                    run = row_run(table, row, scale, seed, extra)
+                    found[run.key] = _merged(found[run.key], run) if run.key in found else run
+    for run in found.values():
+        for task in sorted(run.tasks):
+            if task.startswith(f"{FINETUNING}."):
+                _check_finetuning(run, *task.split(".")[1:])
+    return sorted(found.values(), key=lambda run: run.seed)
+
+
+def _merged(first: Run, other: Run) -> Run:
+    """One run for two rows of equal recipes; what only shares a name with the other's is refused."""
+    places = [(run.config.data, run.config.weights) for run in (first, other)]
+    sets = [{name: run.sets[name] for name in first.sets.keys() & other.sets.keys()} for run in (first, other)]
+    on = {run.similarity_on for run in (first, other)} - {None}
+    if places[0] != places[1] or sets[0] != sets[1] or len(on) > 1:
+        raise ConfigError(
+            f"{first.label} and {other.label}: the same recipe on data of one name in two places; rename one"
+        )
+    return replace(
+        first, tasks=first.tasks | other.tasks, wanted_by=tuple(dict.fromkeys((*first.wanted_by, *other.wanted_by))),
+        sets={**first.sets, **other.sets}, similarity_on=next(iter(on), None),
+    )  # fmt: skip
+
+
+# Fine-tuning: on a recipe beside those for pre-training, with the run's own model.
+
+
+def finetune_recipe(run: Run, name: str) -> tuple[Path, tuple[str, ...]]:
+    """The recipe of a dataset, beside the folder of the recipe that was pre-trained, and what changes its model.
+
+    What a row or `--set` changes in `model` holds for fine-tuning too: it starts from the run's encoders.
+    """
+    overrides = tuple(o for o in run.overrides if o.startswith(("model.", "model=")))
+    return run.recipe.parents[1] / FINETUNING / f"{name}.yaml", overrides
+
+
+def _check_finetuning(run: Run, name: str, mode: str) -> None:
+    path, overrides = finetune_recipe(run, name)
+    try:
+        tune = load_config(path, (*overrides, f"classifier.mode={mode}"))
+    except ConfigError as error:
+        raise ConfigError(f"{run.label}: fine-tuning on {name}: {error}") from error
+    if tune.finetune is None:
+        raise ConfigError(f"{path}: not a recipe for fine-tuning, it has no section finetune")
+    encoders = [
+        (encoder_size(c.model.encoder), c.model.encoder.mlp_ratio, c.model.encoder.norm_eps, c.audio.patch,
+         c.visual.patch)
+        for c in (run.config, tune)
+    ]  # fmt: skip
+    if encoders[0] != encoders[1]:
+        raise ConfigError(
+            f"{run.label}: {path.name} fine-tunes other encoders than are pre-trained; change model.encoder "
+            "in both recipes, or for both with --set model.encoder..."
+        )
+
+
+def task_facts(run: Run, task: str) -> dict[str, Any] | None:
+    """What makes a measurement another one if it changes; None for those that the run's own recipe settles."""
+    kind, *parts = task.split(".")
+    if kind == FINETUNING:
+        return portable(load_config(*finetune_recipe(run, parts[0])))
+    if kind in (TRANSFER, TRANSFER_BANK_S):
+        chosen = run.sets[parts[0]]
+        return {"data": Path(chosen.data).name, "list": Path(chosen.list).name if chosen.list else None}
+    return None
+
+
+# Results files: one per run, complete or extended later.
+
+
+def read_record(path: Path) -> Record | None:
+    """A results file, or none where there is none yet."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise EquiAVError(f"{path}: not a results file ({error}); delete it to run it again") from error
+    if not isinstance(record, dict) or "tasks" not in record:
+        raise EquiAVError(f"{path}: not a results file of `equiav ablate`")
+    return record
+
+
+def missing(run: Run, folders: Folders) -> frozenset[str]:
+    """What is still to be measured of a run, or again because its recipe or dataset is another now."""
+    record = read_record(folders.record(run.scale, run.key))
+    if record is None:
+        return run.tasks
+    known = record.get("facts", {})
+    done = {task for task in run.tasks & frozenset(record["tasks"]) if known.get(task) == task_facts(run, task)}
+    return run.tasks - done

@@ -1,0 +1,168 @@
+"""Vectors on disk: files that only grow, exact comparison, and the compressed index of large collections.
+
+The compressed index holds inverted lists of 4-bit product codes (FAISS) that propose candidates to compare exactly.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equiav.errors import DataError, EquiAVError
+
+LIMIT = 100_000  # vectors up to which all are compared
+PER_LIST = 40  # training vectors for each inverted list
+ROUNDS = 8  # of k-means
+PROBES = 1024  # lists looked into: half of them at a million vectors
+CANDIDATES = 400  # re-ranked with the vectors themselves, and four more for every result wanted
+BLOCK = 20_000  # vectors read at a time
+WIDEN = 8  # how much further a filter may make it look
+SEED = 20_240
+DRAFT = ".tmp"
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of `width` numbers in one file; how many of them count stands in the database, once they are on the disk."""
+
+    path: Path
+    dtype: str
+    width: int = 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return np.dtype(self.dtype).itemsize * self.width
+
+    def append(self, rows: NDArray[Any], count: int) -> None:
+        """Writes rows behind the first `count`, over what a killed process may have left there."""
+        with self.path.open("r+b" if self.path.exists() else "w+b") as file:
+            file.seek(count * self.row_bytes)
+            file.write(np.ascontiguousarray(rows, self.dtype).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def view(self, count: int) -> NDArray[Any]:
+        """The first `count` rows, memory-mapped; (count,) for rows of one number, else (count, width)."""
+        shape = (count,) if self.width == 1 else (count, self.width)
+        if not count:
+            return np.zeros(shape, self.dtype)
+        try:
+            if self.path.stat().st_size < count * self.row_bytes:
+                raise DataError(f"{self.path} is damaged: shorter than the index says; make the index again")
+            # The map itself, not numpy's subclass of arrays: that one costs microseconds at every touch.
+            return np.asarray(np.memmap(self.path, self.dtype, "r", shape=shape))
+        except OSError as error:
+            raise DataError(f"{self.path} cannot be read ({error.strerror}); make the index again") from error
+
+
+def _faiss() -> Any:
+    """FAISS, whose own annotations leave out half of what it can do."""
+    return importlib.import_module("faiss")
+
+
+def lists_for(count: int) -> int:
+    """About four times the root of the number of vectors, as a power of two."""
+    return 1 << max(4, round(math.log2(4 * math.sqrt(count))))
+
+
+def code_parts(width: int) -> int:
+    """Parts that a vector is cut into, each told by 4 bits: of four numbers where that divides the width."""
+    return next(width // size for size in (4, 2, 1) if width % size == 0)
+
+
+def train(vectors: NDArray[np.float32], progress: Callable[[str], None] = lambda line: None) -> Any:
+    """Learns lists and codes from a spread of the vectors, and puts all of them in."""
+    faiss = _faiss()
+    count, width = vectors.shape
+    lists = lists_for(count)
+    index = faiss.index_factory(width, f"IVF{lists},PQ{code_parts(width)}x4fs", faiss.METRIC_INNER_PRODUCT)
+    index.cp.niter, index.cp.seed, index.cp.max_points_per_centroid = ROUNDS, SEED, PER_LIST
+    wanted = min(count, PER_LIST * lists)
+    progress(f"learning {lists} lists from {wanted:,} of {count:,} vectors")
+    # Spread evenly and read in order: memory-mapped rows are wanted one after another.
+    index.train(np.ascontiguousarray(vectors[np.linspace(0, count - 1, wanted).astype(np.int64)]))
+    extend(index, vectors, 0, progress)
+    return index
+
+
+def extend(
+    index: Any, vectors: NDArray[np.float32], first: int, progress: Callable[[str], None] = lambda line: None
+) -> None:
+    """Puts the rows from `first` on into a trained index, a block at a time."""
+    for start in range(first, len(vectors), BLOCK):
+        index.add(np.ascontiguousarray(vectors[start : start + BLOCK]))
+        progress(f"{min(start + BLOCK, len(vectors)):,} of {len(vectors):,} vectors in the compressed index")
+
+
+def candidates(
+    index: Any,
+    vector: NDArray[np.float32],
+    *,
+    allowed: NDArray[np.bool_] | None = None,
+    probes: int = PROBES,
+    count: int = CANDIDATES,
+) -> Numbers:
+    """Rows worth comparing exactly; `allowed` says for every row whether it may be one of them."""
+    faiss = _faiss()
+    settings: dict[str, Any] = {"nprobe": min(probes, index.nlist)}
+    if allowed is not None:
+        # Where few rows may be found, more lists must be looked into to find as many.
+        share = max(float(allowed.mean()), 1 / WIDEN)
+        bits = np.packbits(allowed, bitorder="little")
+        settings = {"nprobe": min(round(probes / share), index.nlist), "sel": faiss.IDSelectorBitmap(bits)}
+    _, rows = index.search(vector[None], count, params=faiss.SearchParametersIVF(**settings))
+    found: Numbers = rows[0][rows[0] >= 0]
+    return found
+
+
+def exact(
+    vectors: NDArray[np.float32], vector: NDArray[np.float32], rows: Numbers | Literal["all"]
+) -> NDArray[np.float32]:
+    """Inner products with some rows or all of them, read where they lie."""
+    faiss = _faiss()
+    vector = np.ascontiguousarray(vector, np.float32)
+    scores = np.empty(len(vectors) if isinstance(rows, str) else len(rows), np.float32)
+    out, x, y = (faiss.swig_ptr(a) for a in (scores, vector, vectors))
+    if isinstance(rows, str):
+        faiss.fvec_inner_products_ny(out, x, y, len(vector), len(vectors))
+    else:
+        chosen = np.ascontiguousarray(rows, np.int64)
+        faiss.fvec_inner_products_by_idx(out, x, y, faiss.swig_ptr(chosen), len(vector), 1, len(chosen))
+    return scores
+
+
+def save(index: Any, path: Path) -> None:
+    """Writes the compressed index beside its place, and moves it there once all of it is on the disk."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
+    try:
+        _faiss().write_index(index, str(draft))
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except (OSError, RuntimeError) as error:
+        draft.unlink(missing_ok=True)
+        # FAISS puts its own source line in front of what the system said.
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).strip().splitlines()[-1]
+        raise EquiAVError(f"{path}: cannot be written ({reason})") from error
+
+
+def load(path: Path, rows: int, width: int) -> Any:
+    """Reads a compressed index of so many vectors."""
+    try:
+        index = _faiss().read_index(str(path))
+    except (OSError, RuntimeError, MemoryError) as error:
+        raise DataError(f"{path} cannot be read; make the index again") from error
+    if (index.ntotal, index.d) != (rows, width) or not hasattr(index, "nlist"):
+        raise DataError(f"{path} is damaged: not the {rows:,} vectors it should hold; make the index again")
+    return index
