@@ -1,44 +1,36 @@
-"""Ranks against a slow count; ties do not help; neither chunks nor batches matter; banks and pages."""
+"""Ranks against a slow count; ties do not help; all directions; what a page shows stands in the record."""
 
 import json
+import re
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from equiav.build import build_bank, build_inputs, build_model
-from equiav.build_data import build_clips, with_data
+from equiav.build import build_dataset, with_data
 from equiav.data import evenly_spaced
 from equiav.errors import DataError, ShapeError
 from equiav.evaluation import (
-    Sides,
+    Retrieval,
     both_ranks,
-    class_figures,
-    class_retrieval,
-    embed_dataset,
-    embed_sides,
-    evaluate_retrieval,
-    figures,
+    class_metrics,
+    class_scores,
+    embed_with_banks,
     further_banks,
+    rank_metrics,
     ranks,
-    recall,
-    retrieval_lines,
-    retrieval_page,
-    retrieve,
-    run_record,
-    small_picture,
-    spread,
-    write_evaluation,
 )
-from equiav.inference import LoadedModel
-from equiav.types import Modality
-from tests.data.test_paired import make_collection
+from equiav.evaluation.retrieval import spread
+from tests.evaluation.made import Vectors, loaded, make_collection, passing_model, written
 from tests.training.small import small_config
 
 CONFIG = small_config("data.test=20")
-MODEL = build_model(CONFIG).eval()
-BANKS = {m: build_bank(CONFIG, m) for m in Modality}
-LOADED = LoadedModel(MODEL, CONFIG, BANKS, {"step": 0})
+LOADED = loaded(CONFIG)
+
+
+@pytest.fixture(scope="module")
+def world():
+    return build_dataset(CONFIG, "test")
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 50, 1000])
@@ -50,7 +42,7 @@ def test_ranks_are_one_plus_the_number_strictly_greater(chunk, rng):
 
 
 def test_ties_count_once():
-    v = torch.eye(4).repeat(2, 1)  # every picture stands twice
+    v = torch.eye(4).repeat(2, 1)  # every image stands twice
     assert ranks(v, v).tolist() == [1] * 8
     collapsed = torch.ones(6, 4)
     assert ranks(collapsed, collapsed).tolist() == [1] * 6  # why runs log the effective rank
@@ -58,14 +50,14 @@ def test_ties_count_once():
 
 def test_perfect_and_reversed(rng):
     z = F.normalize(torch.randn(30, 16, generator=rng), dim=1)
-    assert recall(ranks(z, z)).r1 == 100.0
-    assert recall(ranks(z, -z)).r1 == 0.0
+    assert rank_metrics(ranks(z, z))["R@1"] == 100.0
+    assert rank_metrics(ranks(z, -z))["R@1"] == 0.0
 
 
-def test_class_retrieval_against_a_slow_count(rng):
+def test_class_metrics_against_a_slow_count(rng):
     q, g = torch.randn(20, 8, generator=rng), torch.randn(30, 8, generator=rng)
     qc, gc = torch.arange(20) % 4, torch.arange(30) % 4
-    result = class_retrieval(q, qc, g, gc, chunk=7)
+    result = class_metrics(q, qc, g, gc)
     cosine = F.cosine_similarity(q[:, None], g[None], dim=-1)
     p5, ap = [], []
     for i in range(20):
@@ -73,11 +65,13 @@ def test_class_retrieval_against_a_slow_count(rng):
         same = [int(gc[j] == qc[i]) for j in order]
         p5.append(sum(same[:5]) / 5)
         ap.append(sum(sum(same[: k + 1]) / (k + 1) for k in range(30) if same[k]) / sum(same))
-    assert result.p5 == pytest.approx(100 * sum(p5) / 20)
-    assert result.mean_average_precision == pytest.approx(100 * sum(ap) / 20)
-    assert result.chance == pytest.approx(100 * sum(float((gc == c).float().mean()) for c in qc) / 20)
+    assert result["P@5"] == pytest.approx(100 * sum(p5) / 20)
+    assert result["mAP"] == pytest.approx(100 * sum(ap) / 20)
+    assert result["chance"] == pytest.approx(100 * sum(float((gc == c).float().mean()) for c in qc) / 20)
+    small = class_scores(q, qc, g, gc, chunk=7)
+    torch.testing.assert_close(small.average_precision, class_scores(q, qc, g, gc).average_precision)
     with pytest.raises(ShapeError, match="does not hold"):
-        class_retrieval(q, qc + 1, g, gc)
+        class_metrics(q, qc + 1, g, gc)
 
 
 @pytest.mark.parametrize("chunk", [3, 20, 64])
@@ -93,97 +87,173 @@ def test_several_classes_each_against_a_slow_count(rng):
     q, g = torch.randn(15, 8, generator=rng), torch.randn(15, 8, generator=rng)
     classes = (torch.rand(15, 3, generator=rng) < 0.4).float()
     classes[:, 0] = torch.maximum(classes[:, 0], (classes.sum(dim=1) == 0).float())
-    result = class_retrieval(q, classes, g, classes, chunk=4)
+    result = class_metrics(q, classes, g, classes)
     cosine = F.cosine_similarity(q[:, None], g[None], dim=-1)
     first = [bool((classes[i] * classes[int(cosine[i].argmax())]).any()) for i in range(15)]
-    assert result.p1 == pytest.approx(100 * sum(first) / 15)
+    assert result["P@1"] == pytest.approx(100 * sum(first) / 15)
     share = [float(((classes @ classes[i]) > 0).float().mean()) for i in range(15)]
-    assert result.chance == pytest.approx(100 * sum(share) / 15)
+    assert result["chance"] == pytest.approx(100 * sum(share) / 15)
 
 
-def test_batches_do_not_change_either_direction():
-    clips, inputs = build_clips(CONFIG, "test"), build_inputs(CONFIG.audio)
-    found = [retrieve(embed_dataset(MODEL, clips, inputs, BANKS, "centroid", batch=batch)) for batch in (1, 7, 64)]
-    assert found[0] == found[1] == found[2]
-    assert found[0].audio_to_video != found[0].video_to_audio
-
-
-def test_several_banks_cost_one_pass_of_the_encoder(monkeypatch):
-    clips, inputs = build_clips(CONFIG, "test"), build_inputs(CONFIG.audio)
-    others, seeds = further_banks(CONFIG, 2)
+def test_several_banks_cost_one_pass_of_the_encoder(monkeypatch, world):
+    others, seeds = further_banks(LOADED, 2)
     assert seeds == (1, 2)
-    alone = [embed_sides(MODEL, clips, inputs, [bank], "centroid")[0] for bank in (BANKS, *others)]
+    alone = [embed_with_banks(LOADED, world, [bank])[0] for bank in (LOADED.banks, *others)]
     seen = []
-    encode = MODEL.audio.encode
-    monkeypatch.setattr(MODEL.audio, "encode", lambda x: seen.append(len(x)) or encode(x))
-    together = embed_sides(MODEL, clips, inputs, [BANKS, *others], "centroid")
-    assert sum(seen) == len(clips)
+    encode = LOADED.model["audio"].encode
+    monkeypatch.setattr(LOADED.model["audio"], "encode", lambda x: seen.append(len(x)) or encode(x))
+    together = embed_with_banks(LOADED, world, [LOADED.banks, *others])
+    assert sum(seen) == len(world)
     for one, all_at_once in zip(alone, together, strict=True):
-        torch.testing.assert_close(one.audio, all_at_once.audio)
-        torch.testing.assert_close(one.visual, all_at_once.visual)
-    assert not torch.equal(together[0].audio, together[1].audio)
+        for m in ("audio", "visual"):
+            torch.testing.assert_close(one[m], all_at_once[m])
+    assert not torch.equal(together[0]["audio"], together[1]["audio"])
 
 
 def test_spread_over_banks():
-    clips, inputs = build_clips(CONFIG, "test"), build_inputs(CONFIG.audio)
-    same = [figures(clips, s) for s in embed_sides(MODEL, clips, inputs, [BANKS] * 3, "centroid")]
-    for values in spread(same).values():
-        assert all(v["std"] == 0 and v["min"] == v["max"] == v["mean"] for v in values.values())
     made = spread([{"way": {"R@1": 1.0, "pool": 9}}, {"way": {"R@1": 3.0, "pool": 9}}])
     assert made == {"way": {"R@1": {"mean": 2.0, "std": 1.0, "min": 1.0, "max": 3.0}}}
 
 
-def test_pooled_embeddings_use_no_bank():
+def test_pooled_embeddings_use_no_bank(world):
     config = CONFIG.model_copy(update={"objective": CONFIG.objective.model_copy(update={"inter": "original"})})
-    assert config.objective.representation == "pooled"
-    run = evaluate_retrieval(LOADED, config, build_clips(config, "test"), banks=3)
-    assert (run.seeds, run.spread) == ((), {})
+    results = Retrieval(banks=3, examples=0)(loaded(config), world)
+    assert (results["further_bank_seeds"], results["spread_over_banks"]) == ([], {})
 
 
-def test_page_of_clips(tmp_path):
-    clips = build_clips(CONFIG, "test")
-    run = evaluate_retrieval(LOADED, CONFIG, clips, banks=2)
-    assert run.figures["audio_to_video"]["pool"] == 20
-    assert run.by_class["audio_to_video"]["queries"] == 20
-    assert "(" in retrieval_lines(run)[0]
-    record = {"task": "retrieval", **run_record(run)}
-    html = write_evaluation(tmp_path, record, retrieval_page(clips, CONFIG, run)).read_text()
+# Three modalities of which everything is known
+
+
+def three(rng, count=12, **more):
+    vectors = {m: torch.randn(count, 6, generator=rng) for m in ("touch", "smell", "taste")}
+    return Vectors(vectors, **more), {m: F.normalize(x, dim=1) for m, x in vectors.items()}
+
+
+def test_all_directions_between_any_modalities(rng):
+    dataset, z = three(rng)
+    results = Retrieval(ks=(1, 3))(passing_model(z, 6), dataset)
+    assert len(results["retrieval"]) == 6
+    for a in z:
+        for b in set(z) - {a}:
+            found = ranks(z[a], z[b])
+            values = results[f"retrieval/{a}_to_{b}"]
+            assert values["R@3"] == pytest.approx(100 * float((found <= 3).double().mean()))
+            assert set(values) == {"R@1", "R@3", "median_rank", "pool"}
+            share = results[f"rank_histogram/{a}_to_{b}"]
+            assert share["1"] == pytest.approx(values["R@1"])
+            assert sum(share.values()) == pytest.approx(100)
+    assert results.primary == "retrieval/touch_to_smell/R@3"
+    assert results["chance"] == {"R@1": pytest.approx(100 / 12), "R@3": 25.0}
+
+
+def test_examples_say_what_a_slow_count_says(rng):
+    """Ranks, order, scores and which answer is right, of every query that is shown."""
+    dataset, z = three(rng)
+    results = Retrieval(examples=6)(passing_model(z, 6), dataset)
+    rights = []
+    for section in results["examples"]:
+        a, b = section["direction"].split("_to_")
+        cosine = z[a] @ z[b].T
+        for asked in section["queries"]:
+            i = int(asked["query"]["id"].removeprefix("clip "))
+            assert asked["rank"] == 1 + sum(float(cosine[i, j]) > float(cosine[i, i]) for j in range(12))
+            assert asked["own"]["id"] == asked["query"]["id"]
+            order = sorted(range(12), key=lambda j, i=i, cosine=cosine: -float(cosine[i, j]))[:5]
+            assert [found["id"] for found in asked["found"]] == [f"clip {j}" for j in order]
+            for found, j in zip(asked["found"], order, strict=True):
+                assert found["score"] == pytest.approx(float(cosine[i, j]), abs=1e-4)
+                assert found["right"] == (j == i)
+                rights.append(found["right"])
+    assert {True, False} == set(rights)
+
+
+def test_which_queries_are_shown(rng):
+    dataset, z = three(rng)
+    sections = Retrieval(examples=6)(passing_model(z, 6), dataset)["examples"]
+    assert [(s["choice"], len(s["queries"])) for s in sections] == [
+        ("evenly spaced", 6), ("worst", 3), *[("evenly spaced", 3)] * 5,
+    ]  # fmt: skip
+    assert [q["query"]["id"] for q in sections[0]["queries"]] == [f"clip {i}" for i in evenly_spaced(12, 6)]
+    found = ranks(z["touch"], z["smell"])
+    assert [q["rank"] for q in sections[1]["queries"]] == sorted(found.tolist(), reverse=True)[:3]
+
+
+def test_where_only_classes_pair_a_shared_class_is_right(rng):
+    labels = [("a", "b")[i % 2 : i % 2 + 1] for i in range(12)]
+    dataset, z = three(rng, labels=labels, one_to_one=False)
+    results = Retrieval()(passing_model(z, 6), dataset)
+    assert set(results["retrieval/touch_to_smell"]) == {"P@1", "P@5", "P@10", "mAP", "chance", "queries", "gallery"}
+    shown = [(q["query"], found) for s in results["examples"] for q in s["queries"] for found in q["found"]]
+    assert all(found["right"] == (query["labels"] == found["labels"]) for query, found in shown)
+    assert {True, False} == {found["right"] for _, found in shown}
+    assert "own" not in results["examples"][0]["queries"][0]
+    scores = class_scores(z["touch"], torch.arange(12) % 2, z["smell"], torch.arange(12) % 2)
+    worst = results["examples"][1]["queries"][0]["query"]["id"]
+    assert worst == f"clip {int(scores.average_precision.argmin())}"
+
+
+def test_clips_without_labels_stand_aside(rng):
+    dataset, z = three(rng, labels=[("a",)] * 5 + [()] * 7)
+    assert Retrieval(examples=0)(passing_model(z, 6), dataset)["by_class/touch_to_smell/gallery"] == 5
+    dataset, z = three(rng)
+    assert Retrieval(examples=0)(passing_model(z, 6), dataset)["by_class"] == {}
+
+
+def test_one_modality_is_refused(rng):
+    with pytest.raises(DataError, match="retrieval needs two modalities; these clips hold only touch"):
+        Retrieval()(passing_model(["touch", "smell"], 6), Vectors({"touch": torch.randn(4, 6, generator=rng)}))
+
+
+def test_what_a_page_shows_is_escaped(rng, tmp_path):
+    dataset, z = three(rng, ids=[f"<script>{i}</script>" for i in range(12)])
+    record, html = written(Retrieval()(passing_model(z, 6), dataset), tmp_path)
+    assert record["examples"][0]["queries"][0]["query"]["id"] == "<script>0</script>"
+    assert "<script>" not in html
+    assert "&lt;script&gt;0&lt;/script&gt;" in html
+
+
+# The world, and sounds and images that only classes pair
+
+
+def test_page_of_clips(tmp_path, world):
+    results = Retrieval(banks=2, split="test")(LOADED, world)
+    assert results["retrieval/audio_to_video/pool"] == 20
+    assert results["by_class/audio_to_video/queries"] == 20
+    assert "(" in results.lines[0]
+    record, html = written(results, tmp_path)
+    assert {k: v for k, v in record.items() if k != "provenance"} == json.loads(json.dumps(results.record))
     assert html.count("<audio") == 8 + 4  # evenly spaced, and the worst
+    for section in record["examples"]:
+        for asked in section["queries"]:
+            shown = f"its own, rank {asked['rank']}"
+            assert re.search(rf"{shown}\b", html)
+            for item in (asked["query"], asked["own"], *asked["found"]):
+                assert (tmp_path / item["image"]).is_file()
     assert html.count("its own, rank") == 2 * (8 + 4 + 4)  # caption and alternative text
+    assert html.count('class="cell hit"') == sum(
+        1 + sum(found["right"] for found in asked["found"]) for s in record["examples"] for asked in s["queries"]
+    )
     assert "mean of 3 banks" in html
     assert "the seeds 1, 2" in html
-    worst = int(ranks(run.sides.audio, run.sides.visual).max())
-    assert f"its own, rank {worst}" in html
-    stored = json.loads((tmp_path / "results.json").read_text())
-    assert stored["spread_over_banks"]["video_to_audio"]["R@1"]["max"] >= stored["retrieval"]["video_to_audio"]["R@1"]
+    assert not re.search(r'(src|href)="(?!data:)', html)
+    over = record["spread_over_banks"]["video_to_audio"]["R@1"]
+    assert over["max"] >= record["retrieval"]["video_to_audio"]["R@1"]
 
 
 def test_page_of_sounds_and_images_joined_by_class(tmp_path):
-    config = with_data(CONFIG, make_collection(tmp_path / "made", classes=3, sounds=8, images=10))
-    clips = build_clips(config, "test")
-    run = evaluate_retrieval(LOADED, config, clips, banks=1)
-    assert run.by_class == {}
-    assert run.figures["audio_to_video"]["gallery"] == 6
-    html = retrieval_page(clips, config, run).html()
+    config = with_data(CONFIG, make_collection(tmp_path / "made"))
+    clips = build_dataset(config, "test")
+    results = Retrieval(banks=1)(LOADED, clips)
+    assert results["by_class"] == {}
+    assert results["retrieval/audio_to_video/gallery"] == 6
+    _, html = written(results, tmp_path / "out")
     assert html.count("<audio") == 3 + 3
     assert "its own" not in html
     assert "rank of the true partner" not in html
     with pytest.raises(DataError, match="leave --all-frames out"):
-        evaluate_retrieval(LOADED, config, clips, all_frames=True)
+        Retrieval(all_frames=True)(LOADED, clips)
 
 
-def test_clips_without_labels_stand_aside(monkeypatch, rng):
-    clips, sides = build_clips(CONFIG, "test"), Sides(*(torch.randn(20, 4, generator=rng) for _ in range(2)))
-    monkeypatch.setattr("equiav.evaluation.benchmark.label_names", lambda clips: [("a",)] * 5 + [()] * 15)
-    assert class_figures(clips, sides)["audio_to_video"]["gallery"] == 5
-    monkeypatch.setattr("equiav.evaluation.benchmark.label_names", lambda clips: [()] * 20)
-    assert class_figures(clips, sides) == {}
-
-
-def test_examples_are_evenly_spaced_and_small():
+def test_examples_are_evenly_spaced():
     assert evenly_spaced(100, 4) == [0, 25, 50, 75]
     assert evenly_spaced(2, 4) == [0, 1]
-    large = small_picture(torch.zeros(3, 224, 224, dtype=torch.uint8), "large")
-    assert "pixel" not in large
-    assert len(large) < 2000
-    assert "pixel" in small_picture(torch.zeros(3, 32, 32, dtype=torch.uint8), "small")
