@@ -98,7 +98,7 @@ def embed_stage(folder: Path, count: int) -> int:
     config = load_config(ROOT / "configs/pretrain/smoke.yaml")
     clips = ShardDataset(folder / f"shards-{count}", None, size=config.visual.size)
     banks = {m: build_bank(config, m) for m in ("audio", "visual")}
-    found = embed_dataset(build_model(config), clips, build_inputs(config.audio), banks, "centroid")
+    found = embed_dataset(build_model(config), clips, build_inputs(config), banks, "centroid")
     return len(found.names)
 
 

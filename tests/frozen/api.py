@@ -104,7 +104,7 @@ def embedder(model):
 def logits(path, clips, indices, frame):
     """Classes of a fine-tuned checkpoint, and its scores of some clips."""
     loaded = load_classifier(path)
-    inputs = build_inputs(loaded.config.audio)
+    inputs = build_inputs(loaded.config)
     rows = []
     for index in indices:
         sample = clips.sample(index, frame)
