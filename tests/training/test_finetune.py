@@ -352,9 +352,10 @@ def test_scores_of_one_class_compare_between_clips():
     config = resolve_finetuning(config, splits, 1)[0]
     classifier = build_classifier(config)
     classifier.register_forward_hook(lambda module, given, logits: logits + 10 * torch.arange(len(logits))[:, None])
-    one = LoadedClassifier(classifier, config, splits.classes, {})
-    many = replace(
-        one, config=config.model_copy(update={"finetune": config.finetune.model_copy(update={"loss": "bce"})})
+    recipes = {loss: config.finetune.model_copy(update={"loss": loss}) for loss in ("ce", "bce")}
+    one, many = (
+        LoadedClassifier(classifier, config.model_copy(update={"finetune": tune}), splits.classes, {})
+        for tune in recipes.values()
     )
     for all_frames in (False, True):
         assert float(classify_dataset(one, splits.validation, all_frames=all_frames).max()) < 0
