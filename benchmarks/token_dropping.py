@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from base_step import SIZES, Stepper, config_of
-from equiav.build import build_inputs
-from equiav.build import build_dataset
+from equiav.build import build_dataset, build_inputs
 from equiav.evaluation import retrieval_record
 from equiav.inference import load_model
 from equiav.io import provenance, write_json
