@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from equiav.build import encoder_size
-from equiav.config import Config, load_config
+from equiav.config import Config, canonical_dump, load_config
 from equiav.errors import ConfigError, EquiAVError
 from equiav.evaluation import encoder_passes
 from equiav.reproduction.tables import RetrievalSet, Row, ScaleName, Table
@@ -19,8 +19,6 @@ from equiav.reproduction.tables import RetrievalSet, Row, ScaleName, Table
 COSMETIC = ("log_every", "evaluate_every", "checkpoint_every", "keep", "workers", "checkpoint_activations")
 # A dataset is the same wherever it lies: only the name of its place counts.
 PLACES = (("data", "path"), ("data", "train"), ("data", "validation"), ("data", "test"), ("data", "weights"))
-# Keys of recipes that have had another name: runs keep the key that the first one gave them.
-FIRST_NAMES = {("optim", "lr"): "rate", ("optim", "start_lr"): "start_rate", ("optim", "final_lr"): "final_rate"}
 FINETUNING = "finetune"
 TRANSFER, TRANSFER_BANK_S = "transfer", "transfer_bank_s"
 Record = dict[str, Any]
@@ -72,8 +70,9 @@ class Folders:
 
 def portable(config: Config) -> dict[str, Any]:
     """The recipe as stored in results: what differs from the defaults, places by their name only."""
-    # Defaults are left out so that a key added to recipes later does not make every finished run a stranger.
-    tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=True)
+    # Without defaults and as the first format spelled it, so that a key added to recipes or renamed later does not make
+    # every finished run a stranger.
+    tree = canonical_dump(config, exclude_defaults=True)
     tree.setdefault("data", {})["kind"] = config.data.kind
     for section, key in PLACES:
         if isinstance(tree.get(section, {}).get(key), str):
@@ -87,9 +86,6 @@ def run_key(config: Config, *, trained: bool) -> str:
     """Equal for equal training: a hash of the recipe, seed included, without what is cosmetic."""
     tree = portable(config)
     tree["train"] = {k: v for k, v in tree.get("train", {}).items() if k not in COSMETIC}
-    for (section, key), first in FIRST_NAMES.items():
-        if key in tree.get(section, {}):
-            tree[section][first] = tree[section].pop(key)
     text = json.dumps({"recipe": tree, "trained": trained}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -235,6 +231,12 @@ def task_facts(run: Run, task: str) -> dict[str, Any] | None:
         chosen = run.sets[parts[0]]
         return {"data": Path(chosen.data).name, "list": Path(chosen.list).name if chosen.list else None}
     return None
+
+
+def finetune_folder(run: Run, out: Path, name: str, mode: str) -> Path:
+    """Where fine-tuning goes, below the folder of its run; a recipe that was changed gets another one."""
+    text = json.dumps(task_facts(run, f"{FINETUNING}.{name}.{mode}"), sort_keys=True)
+    return out / FINETUNING / f"{name}-{mode}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 # Results files: one per run, complete or extended later.
