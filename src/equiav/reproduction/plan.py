@@ -196,9 +196,10 @@ def _merged(first: Run, other: Run) -> Run:
 def finetune_recipe(run: Run, name: str) -> tuple[Path, tuple[str, ...]]:
     """The recipe of a dataset, beside the folder of the recipe that was pre-trained, and what changes its model.
 
-    What a row or `--set` changes in `model` holds for fine-tuning too: it starts from the run's encoders.
+    What a row or `--set` changes in the encoders holds for fine-tuning too: it starts from the run's.
     """
-    overrides = tuple(o for o in run.overrides if o.startswith(("model.", "model=")))
+    encoders = ("model=", "model.encoder", "model.audio", "model.visual")
+    overrides = tuple(o for o in run.overrides if o.startswith(encoders))
     return run.recipe.parents[1] / FINETUNING / f"{name}.yaml", overrides
 
 
