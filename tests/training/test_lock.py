@@ -13,7 +13,7 @@ import pytest
 from equiav.checkpoint import checkpoints_of
 from equiav.errors import Busy, TrainingError
 from equiav.training.launch import run_on_cores
-from equiav.training.run import run_lock
+from equiav.training.trainer import run_lock
 
 pytestmark = pytest.mark.process
 CONFIGS = Path(__file__).parents[2] / "configs"
