@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from equiav.data import (
+from equiav.data.synthetic import (
     HUES,
     KINDS,
     PITCHES,
@@ -17,8 +17,9 @@ from equiav.data import (
     SceneObject,
     World,
     attribute_similarity,
+    drawing,
+    sounds,
 )
-from equiav.data import drawing, sounds
 from equiav.errors import DataError
 
 WORLD = World(seed=3)
