@@ -15,7 +15,7 @@ from equiav.build import build_model
 from equiav.checkpoint import save_model
 from equiav.data import World, split_of
 from equiav.web import write_film
-from tests.data.test_benchmarks import MINIATURES, media_of
+from tests.data.test_readers import MINIATURES, media_of
 from tests.docs.blocks import ROOT
 from tests.media.making import sine, write_media
 from tests.paper import golden_recipe

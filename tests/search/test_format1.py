@@ -12,7 +12,7 @@ import pytest
 
 import equiav
 from equiav.errors import DataError
-from equiav.files import locked
+from equiav.io import locked
 from equiav.search import Filter, LocalStore, Query
 from tests.search.format1 import ODD, OLD_FILES, expected, unpack
 from tests.search.making import WIDTH, entries, nearest, unit
