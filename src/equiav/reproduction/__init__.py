@@ -1,7 +1,6 @@
 """The paper's experiments as files that run: tables of rows over one recipe, their runs, statistics and rendering."""
 
 from equiav.reproduction.document import (
-    Section,
     csv_text,
     markdown,
     shipped_tables,
@@ -9,12 +8,9 @@ from equiav.reproduction.document import (
     write_reproduction,
     write_table,
 )
-from equiav.reproduction.measure import measure_own, measure_retrieval
-from equiav.reproduction.plan import Folders, Run, finetune_recipe, missing, plan, portable, row_run, run_key
+from equiav.reproduction.plan import Folders, finetune_recipe, missing, plan, portable, row_run, run_key
 from equiav.reproduction.runner import BUSY, Runner, perform, resumable, worker_arguments
 from equiav.reproduction.statistics import (
-    Cell,
-    Comparison,
     PairedDifference,
     Results,
     collect,
@@ -27,17 +23,13 @@ from equiav.reproduction.tables import Column, RetrievalSet, Row, Table, load_ta
 
 __all__ = [
     "BUSY",
-    "Cell",
     "Column",
-    "Comparison",
     "Folders",
     "PairedDifference",
     "Results",
     "RetrievalSet",
     "Row",
-    "Run",
     "Runner",
-    "Section",
     "Table",
     "collect",
     "csv_text",
@@ -45,8 +37,6 @@ __all__ = [
     "load_table",
     "load_tables",
     "markdown",
-    "measure_own",
-    "measure_retrieval",
     "missing",
     "paired_difference",
     "perform",
