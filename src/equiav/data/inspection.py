@@ -44,7 +44,7 @@ def write_inspection(folder: Path, out: Path) -> None:
 
 
 def _splits(index: PreparedIndex) -> list[tuple[str, str, str, str]]:
-    rows = []
+    rows: list[tuple[str, str, str, str]] = []
     for number, split in enumerate(SPLITS):
         chosen = np.flatnonzero(index.split == number)
         if len(chosen):
