@@ -78,9 +78,14 @@ def check_torchrun(words: list[str]) -> None:
 
 
 def check_pip(words: list[str]) -> None:
-    if words == ["install", "--editable", "."]:
-        return
     project = (ROOT / "pyproject.toml").read_text()
+    version = re.search(r'^version = "(.*)"', project, re.MULTILINE) or re.search(
+        r'^__version__ = "(.*)"', (ROOT / "src/equiav/__init__.py").read_text(), re.MULTILINE
+    )
+    assert version
+    wheel = f"equiav-{version[1]}-py3-none-any.whl"
+    if words in (["install", "--editable", "."], ["install", "."], ["install", wheel]):
+        return
     assert words[0] == "install", words
     for word in words[1:]:
         name = re.fullmatch(r"equiav(?:\[([\w,]+)\])?", word)
