@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from equiav import __version__
 from equiav.cli import app
 from equiav.config import load_config
 
@@ -79,11 +80,7 @@ def check_torchrun(words: list[str]) -> None:
 
 def check_pip(words: list[str]) -> None:
     project = (ROOT / "pyproject.toml").read_text()
-    version = re.search(r'^version = "(.*)"', project, re.MULTILINE) or re.search(
-        r'^__version__ = "(.*)"', (ROOT / "src/equiav/__init__.py").read_text(), re.MULTILINE
-    )
-    assert version
-    wheel = f"equiav-{version[1]}-py3-none-any.whl"
+    wheel = f"equiav-{__version__}-py3-none-any.whl"
     if words in (["install", "--editable", "."], ["install", "."], ["install", wheel]):
         return
     assert words[0] == "install", words
