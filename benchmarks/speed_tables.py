@@ -1,4 +1,4 @@
-"""Tables of docs/explanation/performance.md on speed, memory and size: header, rows and what is said below; `tables.py` prints."""
+"""Tables of docs/explanation/performance.md on speed, memory and size: header, rows, and what is said below."""
 
 from __future__ import annotations
 
