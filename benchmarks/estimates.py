@@ -1,4 +1,4 @@
-"""The arithmetic of docs/estimates.md: measured figures times assumed machines. `tables.py` prints it.
+"""The arithmetic of docs/explanation/estimates.md: measured figures times assumed machines. `tables.py` prints it.
 
 What is assumed stands here and is printed with the rows; everything else comes from results/*.json.
 """

@@ -1,4 +1,4 @@
-"""Tables of docs/performance.md on speed, memory and size: header, rows and what is said below; `tables.py` prints."""
+"""Tables of docs/explanation/performance.md on speed, memory and size: header, rows, and what is said below."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ RECALLS = [f"{way}/R@{k}" for way in ("audio_to_video", "video_to_audio") for k 
 RECALL_NAMES = [f"{way} R@{k}" for way in ("A->V", "V->A") for k in (1, 5, 10)]
 # They stand below their table, so that a page never names one that no run has drawn.
 PICTURES = {
-    "memory": "![Peak memory against the clips of a step](images/memory.png)",
-    "scaling": "![Time per clip and memory against the number of clips](images/scaling.png)",
+    "memory": "![Peak memory against the clips of a step](../images/memory.png)",
+    "scaling": "![Time per clip and memory against the number of clips](../images/scaling.png)",
 }
 
 

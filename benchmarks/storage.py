@@ -1,4 +1,4 @@
-"""Bytes that a clip takes, in shards and in a search index: what docs/estimates.md multiplies.
+"""Bytes that a clip takes, in shards and in a search index: what docs/explanation/estimates.md multiplies.
 
 python benchmarks/storage.py PREPARED_FOLDER INDEX_FOLDER      # writes results/storage.json
 """

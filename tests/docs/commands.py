@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from equiav import __version__
 from equiav.cli import app
 from equiav.config import load_config
 
@@ -78,9 +79,10 @@ def check_torchrun(words: list[str]) -> None:
 
 
 def check_pip(words: list[str]) -> None:
-    if words == ["install", "--editable", "."]:
-        return
     project = (ROOT / "pyproject.toml").read_text()
+    wheel = f"equiav-{__version__}-py3-none-any.whl"
+    if words in (["install", "--editable", "."], ["install", "."], ["install", wheel]):
+        return
     assert words[0] == "install", words
     for word in words[1:]:
         name = re.fullmatch(r"equiav(?:\[([\w,]+)\])?", word)

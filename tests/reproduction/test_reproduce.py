@@ -1,4 +1,4 @@
-"""The document: every table and figure of the paper in order, blank where nothing was run, values where it was."""
+"""The pages: every table and figure of the paper in order, blank where nothing was run, values where it was."""
 
 import json
 import re
@@ -30,48 +30,51 @@ def without_notes(tmp_path):
 
 
 def test_everything_of_the_paper_is_listed(tmp_path, folders):
-    out = tmp_path / "docs" / "reproduction.md"
+    out = tmp_path / "docs" / "reproduction"
     found = write_reproduction(out, folders)
-    text = out.read_text()
-    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert [h for h in headings if ":" in h] == [section.title for section in found]
+    index = (out / "index.md").read_text()
+    headings = re.findall(r"^## (.*)$", index, re.MULTILINE)
+    assert [h for h in headings if ":" in h] == [section.title for section in found if not section.table]
+    for section in (s for s in found if s.table):
+        page = (out / section.page).read_text()
+        assert page.startswith(f"# {section.title}\n")
+        assert f"[{section.number}]({section.page})" in index
+        assert "![" not in page
     numbers = [section.number for section in found]
     assert [n for n in numbers if re.fullmatch(r"Table \d", n)] == [f"Table {i}" for i in range(1, 10)]
     assert {"Table A", "Table B", "Table C", "Table D", "Figure 1", "Figure 2", "Figure 3", "Algorithm 1"} <= set(
         numbers
     )
-    for anchor in re.findall(r"\]\(#([^)]*)\)", text):
+    for anchor in re.findall(r"\]\(#([^)]*)\)", index):
         assert anchor in {re.sub(r"[^a-z0-9 _-]", "", h.lower()).replace(" ", "-") for h in headings}
-    assert "Nothing yet." in text
-    assert "| 30.1 | 29.6 |" in text  # the paper's values are there
-    assert "![" not in text
+    assert "Nothing yet." in index
+    assert "| 30.1 | 29.6 |" in (out / "table-5.md").read_text()  # the paper's values are there
     assert all(not r.records for s in found for r in s.results)
 
 
 def test_results_show_with_cost_and_plot(tmp_path, folders, without_notes):
     found = load_table(without_notes["variants"])
     pretend(found, folders, lambda row, seed: (30.0 + seed + 0.1 * len(row), 40.0 + seed, None))
-    out = tmp_path / "docs" / "reproduction.md"
+    out = tmp_path / "docs" / "reproduction"
     write_reproduction(out, folders, without_notes)
-    text = out.read_text()
-    assert "32 of 32 runs, together 48 min 0 s of wall-clock" in text
-    assert "![variants of pre-training](images/reproduction/variants-world.png)" in text
+    table5 = (out / "table-5.md").read_text()
+    assert "32 of 32 runs, together 48 min 0 s of wall-clock" in table5
+    assert "![variants of pre-training](../images/reproduction/variants-world.png)" in table5
     assert (tmp_path / "docs/images/reproduction/variants-world.png").exists()
-    table5 = text.split("## Table 5")[1].split("\n## ")[0]
     assert "| invariant + original | paper |  | 25.2 | 24.3 |" in table5
     assert re.search(r"\|  \| world \| 5 \| 34\.0 ± 1\.6 \|", table5)
     assert "|  | paper's scale |  |  |" in table5  # not run: blank
-    assert "6 of 12 runs" in text.split("## Table 6")[1]  # its S = 1 and S = 16 are rows of Table 5
-    assert "World: 32 runs" in text
+    assert "6 of 12 runs" in (out / "table-6.md").read_text()  # its S = 1 and S = 16 are rows of Table 5
+    assert "World: 32 runs" in (out / "index.md").read_text()
 
 
 def test_exploratory_orderings_are_marked(tmp_path, folders, without_notes):
     found = load_table(without_notes["length"])
     pretend(found, folders, lambda row, seed: (30.0 + seed + 0.1 * len(row), 40.0 + seed, None))
-    write_reproduction(tmp_path / "reproduction.md", folders, without_notes)
-    text = (tmp_path / "reproduction.md").read_text()
+    write_reproduction(tmp_path / "reproduction.md", folders, without_notes)  # as --out was given before: the folder
+    text = (tmp_path / "reproduction/index.md").read_text()
     assert "| training length, for the order of Table 5 (exploratory) | world |" in text
-    assert "against None" not in text
+    assert "against None" not in text + (tmp_path / "reproduction/follow-up-1.md").read_text()
 
 
 def test_a_note_that_the_numbers_contradict_is_an_error(tmp_path, folders):
@@ -88,20 +91,21 @@ def test_a_note_that_the_numbers_contradict_is_an_error(tmp_path, folders):
         r"representations.yaml: the note 'As in the paper, one vector retrieves worse.*'S = 1' is worse, found \+0"
     )
     with pytest.raises(ConfigError, match=message) as caught:
-        write_reproduction(tmp_path / "docs/reproduction.md", folders)
+        write_reproduction(tmp_path / "docs/reproduction", folders)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "docs").exists(), "nothing is written"
 
 
-def test_the_document_is_up_to_date(tmp_path):
+def test_the_pages_are_up_to_date(tmp_path):
     """Run `equiav reproduce` after new results."""
-    out = tmp_path / "reproduction.md"
+    out = tmp_path / "reproduction"
     write_reproduction(out, Folders(ROOT / "results/ablation", tmp_path))
-    assert (ROOT / "docs/reproduction.md").read_text() == out.read_text()
+    pages = {page.name: page.read_text() for page in out.glob("*.md")}
+    assert {page.name: page.read_text() for page in (ROOT / "docs/reproduction").glob("*.md")} == pages
 
 
 def test_tables_and_list_must_agree(tmp_path, folders):
     tables = shipped_tables()
     del tables["cost"]
     with pytest.raises(ConfigError, match="do not agree on cost"):
-        write_reproduction(tmp_path / "x.md", folders, tables)
+        write_reproduction(tmp_path / "x", folders, tables)

@@ -150,7 +150,9 @@ def test_both_splits_of_msrvtt_can_be_chosen():
     (run,) = plan([found], "paper")
     assert {"transfer.msrvtt", "transfer.msrvtt-1ka"} <= run.tasks
     for name in ("msrvtt", "msrvtt-1ka"):
-        assert f"equiav prepare {name} /datasets/msrvtt data/{name}\n" in (ROOT / "docs/reproduction.md").read_text()
+        assert (
+            f"equiav prepare {name} /datasets/msrvtt data/{name}\n" in (ROOT / "docs/reproduction/index.md").read_text()
+        )
         assert run.sets[name].data == f"data/{name}"
         assert any(row.key == name for row in found.rows)
     assert all(said in found.caption for said in ("1,722", "1,545", "2,990", "1k-A", "CAV-MAE"))

@@ -116,11 +116,11 @@ def _only(found: Any, key: str, folders: Any, discard: bool) -> None:
 @app.command()
 def reproduce(
     results: Annotated[Path, typer.Option(help="The results files of `equiav ablate`.")] = RESULTS,
-    out: Annotated[Path, typer.Option(help="The document to write; plots go beside it.")] = Path(
-        "docs/reproduction.md"
+    out: Annotated[Path, typer.Option(help="The folder to write: an overview and a page per table.")] = Path(
+        "docs/reproduction"
     ),
 ) -> None:
-    """List every table and figure of the paper, what regenerates it, what has been run; write the document."""
+    """List every table and figure of the paper, what regenerates it, what has been run; write the pages."""
     from equiav.reproduction import Folders, write_reproduction
 
     for section in write_reproduction(out, Folders(results, RUNS)):

@@ -1,5 +1,5 @@
-"""Tables with their results as Markdown, CSV and plots, and docs/reproduction.md: every table of the paper beside what
-has been run here, from results files alone.
+"""Results as tables, plots and pages: one table as Markdown and CSV, and all of them as the pages of the document."""
+been run here, from results files alone.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from matplotlib.axes import Axes
@@ -26,7 +27,6 @@ NAMES: dict[ScaleName, str] = {"world": "world", "real": "real data", "paper": "
 MINUS = "\N{MINUS SIGN}"
 OURS, PAPER = "#1f5fa8", "#c2571a"
 PANEL_INCHES = 2.1
-PLOTS = Path("images") / "reproduction"
 CSV_HEADER = (
     "table", "row", "column", "from", "seeds", "mean", "std", "values",
     "compared_with", "difference", "low", "high", "paper_difference", "verdict",
@@ -293,10 +293,15 @@ class Section:
         return f"{self.number}: {self.subject}"
 
     @property
+    def page(self) -> str:
+        """The name of a table's own page."""
+        return f"{self.number.lower().replace(' ', '-')}.md"
+
+    @property
     def link(self) -> str:
-        """To the section, by the anchor that Markdown renderers give it."""
+        """From the overview to a table's page, or to a section of the overview by the anchor that renderers give it."""
         kept = "".join(c for c in self.title.lower() if c.isalnum() or c in " -_")
-        return f"[{self.number}](#{kept.replace(' ', '-')})"
+        return f"[{self.number}]({self.page if self.table else '#' + kept.replace(' ', '-')})"
 
 
 def shipped_tables() -> dict[str, Path]:
@@ -305,15 +310,15 @@ def shipped_tables() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def _paper() -> tuple[str, list[dict[str, str]]]:
-    """The introduction, and the items of the paper in its order."""
-    tree = yaml.safe_load((Path(__file__).parent / "paper.yaml").read_text(encoding="utf-8"))
-    return tree["introduction"], tree["items"]
+def _paper() -> dict[str, Any]:
+    """`introduction` and `reading` of the overview, and the `items` of the paper in its order."""
+    tree: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "paper.yaml").read_text(encoding="utf-8"))
+    return tree
 
 
 def _sections(folders: Folders, tables: dict[str, Path]) -> list[Section]:
     """All items of the paper in order, with what has been run."""
-    items = _paper()[1]
+    items = _paper()["items"]
     if odd := sorted({item["table"] for item in items if "table" in item} ^ set(tables)):
         raise ConfigError(f"configs/ablation and the list of the paper's tables do not agree on {', '.join(odd)}")
     loaded = {table.name: table for table in load_tables(list(tables.values()))}
@@ -389,7 +394,7 @@ def _totals(found: Sequence[Section]) -> str:
 def _section_text(section: Section, plots: dict[ScaleName, str]) -> str:
     """One item: the paper's values, ours, differences, command, cost, notes."""
     commands = "\n".join(f"    {command}" for command in section.commands)
-    parts = [f"## {section.title}", section.text, commands]
+    parts = [f"{'#' if section.table else '##'} {section.title}", section.text, commands]
     if section.table is not None:
         parts += [section.table.caption, *_warnings(section.results[0]), values_table(section.results)]
         for r in section.results:
@@ -402,20 +407,25 @@ def _section_text(section: Section, plots: dict[ScaleName, str]) -> str:
 
 
 def write_reproduction(out: Path, folders: Folders, tables: dict[str, Path] | None = None) -> list[Section]:
-    """Renders the document and its plots; returns what it shows. A note that the numbers contradict is an error."""
+    """Writes the overview `index.md` and a page per table into the folder `out`, their plots into `images/` beside it.
+
+    Returns what the pages show. A note that the numbers contradict is an error. `NAME.md` names the folder `NAME`.
+    """
+    out = out.with_suffix("") if out.suffix == ".md" else out
     found = _sections(folders, tables or shipped_tables())
     if contradicted := [line for section in found for r in section.results for line in r.notes()[1]]:
         raise ConfigError(" | ".join(contradicted))
-    texts = []
-    for section in found:
+    for section in (s for s in found if s.table):
         plots: dict[ScaleName, str] = {}
         for r in section.results:
             plot = table_plot(r)
             if plot is not None:
-                place = PLOTS / f"{r.table.name}-{r.scale}.png"
+                place = Path("images") / out.name / f"{r.table.name}-{r.scale}.png"
                 write_whole(out.parent / place, plot)
-                plots[r.scale] = place.as_posix()
-        texts.append(_section_text(section, plots))
-    parts = [_paper()[0].strip(), "## All tables and figures", _overview(found), _totals(found), _outcome(found)]
-    write_whole(out, _joined([*parts, *texts]) + "\n")
+                plots[r.scale] = f"../{place.as_posix()}"
+        write_whole(out / section.page, _section_text(section, plots) + "\n")
+    paper = _paper()
+    parts = [paper["introduction"], "## All tables and figures", _overview(found), _outcome(found), _totals(found)]
+    parts += [paper["reading"], *(_section_text(section, {}) for section in found if not section.table)]
+    write_whole(out / "index.md", _joined(parts) + "\n")
     return found
