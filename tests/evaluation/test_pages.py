@@ -1,6 +1,7 @@
 """What the pages say is true: frames round the right ones, ranks, shares of confusion, first guesses."""
 
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from equiav.evaluation.classifying import Classified
 from equiav.evaluation.classifying_report import classification_page, classification_record
 from equiav.evaluation.localisation import localisation_record, localise_dataset
 from equiav.evaluation.localisation_report import localisation_page
+from equiav.evaluation.pointing import agreement
 from equiav.evaluation.probe_report import evaluate_probe, probe_page
 from equiav.evaluation.retrieval_report import retrieval_page
 from equiav.inference import LoadedModel
@@ -137,13 +139,16 @@ def test_frames_of_a_localisation_page():
     config = small_config("data.test=12")
     clips = build_clips(config, "test")
     result = localise_dataset(loaded(config), clips)
+    # Random weights hardly mind which sound it is: another map, so that the two frames differ somewhere.
+    other = torch.flip(result.maps["sound"], (1, 2))
+    maps, found = {**result.maps, "other sound": other}, {**result.found, "other sound": agreement(other, result.boxes)}
+    result = replace(result, maps=maps, found=found)
     page = localisation_page(clips, result, localisation_record(clips, result), config.audio.sample_rate, "blend")
     place = {clips.name(index): place for place, index in enumerate(result.rows)}
-    checked = []
-    for plain, *maps in rows(page.html()):
-        for name, (_, framed) in zip(("sound", "other sound"), maps, strict=True):
+    shown = rows(page.html())
+    assert {own[1] != other[1] for _, own, other in shown} == {True, False}
+    for plain, *cells in shown:
+        for name, (_, framed) in zip(("sound", "other sound"), cells, strict=True):
             heat, boxes = result.maps[name][place[plain[0]]], result.boxes[place[plain[0]]]
             y, x = divmod(int(heat.argmax()), heat.shape[1])
             assert framed == any(x0 <= x < x1 and y0 <= y < y1 for x0, y0, x1, y1 in boxes.tolist())
-            checked.append(framed)
-    assert set(checked) == {True, False}
