@@ -167,14 +167,14 @@ MUTATIONS = (
         "src/equiav/data/assembly.py",
         "(self._name(split, shard), shard.size)",
         "(self._name(split, shard), 0)",
-        ("tests/data/test_shards.py",),
+        ("tests/data/test_prepare.py::test_clips_behind_the_first_of_a_shard_are_found",),
     ),
     Mutation(
         "shards: clips of a fragment are all its first",
         "src/equiav/data/assembly.py",
         "shard.pieces.append((outcome.number, offset, clip.length))",
         "shard.pieces.append((outcome.number, 0, clip.length))",
-        ("tests/data/test_prepare.py",),
+        ("tests/data/test_prepare.py::test_clips_behind_the_first_of_a_shard_are_found",),
     ),
     Mutation(
         "page: every answer is right",
