@@ -37,7 +37,7 @@ class Stepper:
 
     def __init__(self, config: Config, clips: int) -> None:
         self.config, self.batch = config, noise(config, clips)
-        self.objective = Objective(build_model(config), build_pipelines(config.augment), build_inputs(config.audio))
+        self.objective = Objective(build_model(config), build_pipelines(config), build_inputs(config))
         self.optimiser = adamw(self.objective, rate=1e-5, weight_decay=1e-5, betas=(0.9, 0.95))
         self.step = Step(self.objective, self.objective, config.train.micro_batch, None)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from equiav.build import build_dataset, with_data
-from equiav.evaluation import equivariance_record
+from equiav.evaluation import Equivariance
 from equiav.inference import load_model
 from equiav.io import provenance, write_json
 
@@ -28,9 +28,9 @@ def main() -> None:
     for place in places:
         loaded = load_model(place)
         clips = build_dataset(with_data(loaded.config, data), "test")
-        record = equivariance_record(loaded, clips, count=int(count), progress=lambda line: None)
+        record = Equivariance(count=int(count), examples=0)(loaded, clips).record
         facts = {"steps": loaded.meta["step"], "batch": loaded.config.train.batch}
-        seeds[str(loaded.config.seed)] = facts | record
+        seeds[str(loaded.config.seed)] = facts | dict(record)
         write_json(RESULTS / f"equivariance_{name}.json", {"seeds": seeds, "provenance": provenance()})
         print(f"{place}: done", flush=True)
 

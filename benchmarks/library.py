@@ -34,14 +34,15 @@ def answers(index: Any, query: Any, entry: Any, labels: dict[str, str], among: A
     """Labels of the files found, nearest first, each file once, without the one that asks."""
     found: dict[str, str] = {}
     for hit in index.search(query, k=len(index), among=among):
-        if hit.source != entry.source and hit.source in labels:
-            found.setdefault(hit.source, labels[hit.source])
+        source = hit.clip.source
+        if source != entry.source and source in labels:
+            found.setdefault(source, labels[source])
     return list(found.values())
 
 
 def judged(index: Any, embedder: Any) -> dict[str, dict[str, float]]:
     """Precision among the first 1 and 5 labelled files, per cent, beside a random order."""
-    entries = {e.source: e for e in index.entries() if e.labels}
+    entries = {e.source: e for e in index.clips() if e.labels}
     labels = {source: e.labels[0] for source, e in entries.items()}
     askers = [e for s, e in entries.items() if list(labels.values()).count(labels[s]) > 1]
     record: dict[str, dict[str, float]] = {}
@@ -73,7 +74,7 @@ def main() -> None:
         embedder = equiav.Embedder(model)
         with tempfile.TemporaryDirectory() as folder:
             index = equiav.Index.create(Path(folder) / "index", model, model_path=path)
-            index_media(index, embedder, listed, say=lambda line: None)
+            index_media(index, embedder, listed, progress=lambda line: None)
             seeds[str(model.config.seed)] = {"entries": len(index), **judged(index, embedder)}
         print(path.name, seeds[str(model.config.seed)], flush=True)
         write_json(RESULTS / "library.json", {"recipe": "class_paired", "seeds": seeds, "provenance": provenance()})

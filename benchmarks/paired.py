@@ -31,7 +31,7 @@ def held_out(model: EquiAV, recipe: Path, overrides: tuple[str, ...]) -> Record:
     return retrieval_record(
         model.eval(),
         build_dataset(config, "test"),
-        build_inputs(config.audio),
+        build_inputs(config),
         {m: build_bank(config, m) for m in ("audio", "visual")},
         config.objective.representation,
     )

@@ -98,12 +98,13 @@ def embed_stage(folder: Path, count: int) -> int:
     config = load_config(ROOT / "configs/pretrain/smoke.yaml")
     clips = ShardDataset(folder / f"shards-{count}", None, size=config.visual.size)
     banks = {m: build_bank(config, m) for m in ("audio", "visual")}
-    found = embed_dataset(build_model(config), clips, build_inputs(config.audio), banks, "centroid")
+    found = embed_dataset(build_model(config), clips, build_inputs(config), banks, "centroid")
     return len(found.names)
 
 
 def index_stage(folder: Path, count: int) -> int:
     from equiav.search import Entry, LocalStore
+    from equiav.types import Clip
 
     place = folder / f"index-{count}"
     LocalStore.create(place)
@@ -113,8 +114,10 @@ def index_stage(folder: Path, count: int) -> int:
         x = np.random.default_rng(start).standard_normal((2, len(numbers), WIDTH), np.float32)
         x /= np.linalg.norm(x, axis=-1, keepdims=True)
         store.add([
-            Entry(f"clip-{i}", f"{i // 10}.mp4", None, 10.0 * (i % 10), 10.0 * (i % 10) + 10, audio=a, visual=v,
-                  labels=(f"kind {i % 50}",))
+            Entry(
+                Clip(f"clip-{i}", f"{i // 10}.mp4", None, 10.0 * (i % 10), 10.0, (f"kind {i % 50}",)),
+                {"audio": a, "visual": v},
+            )
             for i, a, v in zip(numbers, *x, strict=True)
         ])  # fmt: skip
     return len(store)

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.search import Entry, LocalStore, compressed
+from equiav.search import Entry, LocalStore, lists_for, vectors
+from equiav.types import Clip
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "search.json"
@@ -76,23 +77,26 @@ def build(folder: Path, count: int, noise: float, portion: int) -> dict[str, Any
     store = LocalStore(folder, WIDTH)
     peak, seconds, cpu = Peak(), 0.0, 0.0
     for number, start in enumerate(range(0, count, portion)):
-        vectors = draws(min(portion, count - start), noise, count // PER_CLUSTER, number + 1)
+        drawn = draws(min(portion, count - start), noise, count // PER_CLUSTER, number + 1)
         entries = [
-            Entry(f"clip-{start + i:07d}", f"video-{(start + i) // 20:06d}.mp4", None, 10.0 * (i % 20),
-                  10.0 * (i % 20) + 10, visual=v, labels=(f"kind {i % 100}",))
-            for i, v in enumerate(vectors)
+            Entry(
+                Clip(f"clip-{start + i:07d}", f"video-{(start + i) // 20:06d}.mp4", None, 10.0 * (i % 20), 10.0,
+                     labels=(f"kind {i % 100}",)),
+                {"visual": v},
+            )
+            for i, v in enumerate(drawn)
         ]  # fmt: skip
         began, began_cpu = time.perf_counter(), time.process_time()
         store.add(entries)
         seconds, cpu = seconds + time.perf_counter() - began, cpu + time.process_time() - began_cpu
-        print(f"noise {noise}: {start + len(vectors):,} added, {seconds:.0f} s", file=sys.stderr, flush=True)
+        print(f"noise {noise}: {start + len(drawn):,} added, {seconds:.0f} s", file=sys.stderr, flush=True)
     peak.done.set()
-    state = store.state.compressed["visual"]
+    part = store.state.parts["visual"]
     disk = sum(f.stat().st_size for f in folder.iterdir())
     return {
         "seconds": seconds, "cpu_seconds": cpu, "peak_anonymous_mb": peak.mb,
-        "lists": compressed.lists_for(state.trained), "trained_at": state.trained, "covered": state.rows,
-        "disk_mb": disk / 1e6, "compressed_mb": (folder / state.file).stat().st_size / 1e6,
+        "lists": lists_for(part.trained), "trained_at": part.trained, "covered": part.covered,
+        "disk_mb": disk / 1e6, "compressed_mb": (folder / str(part.file)).stat().st_size / 1e6,
     }  # fmt: skip
 
 
@@ -125,7 +129,7 @@ def timed(store: LocalStore, asked: NDArray[np.float32]) -> Timed:
         found = store.search(vector, "visual", K, ())
         clock.append((time.perf_counter() - began) * 1000)
         cpu.append((time.process_time() - began_cpu) * 1000)
-        answers.append([one.entry.id for one in found])
+        answers.append([clip.id for clip, _ in found])
     return clock, cpu, answers
 
 
@@ -133,7 +137,7 @@ def exact(store: LocalStore, asked: NDArray[np.float32]) -> list[set[str]]:
     """The true nearest, by comparing with every vector."""
     import faiss
 
-    _, rows = faiss.knn(asked, store.rows["visual"].view(store.state.visual), K, faiss.METRIC_INNER_PRODUCT)
+    _, rows = faiss.knn(asked, store.state.parts["visual"].vectors, K, faiss.METRIC_INNER_PRODUCT)
     return [{f"clip-{row:07d}" for row in line} for line in rows]
 
 
@@ -195,12 +199,14 @@ def main() -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
+    import faiss
+
     from equiav.io import provenance, write_json
 
     record: dict[str, Any] = {
         "count": args.count, "width": WIDTH, "per_cluster": PER_CLUSTER, "queries": args.queries, "k": K,
         "raw_mb": args.count * WIDTH * 4 / 1e6,
-        "defaults": {"probes": compressed.PROBES, "candidates": compressed.CANDIDATES + 4 * K}, "noise": {},
+        "defaults": {"probes": vectors.PROBES, "candidates": vectors.CANDIDATES + 4 * K}, "noise": {},
     }  # fmt: skip
     for noise in NOISES:
         shutil.rmtree(args.folder, ignore_errors=True)
@@ -209,7 +215,7 @@ def compare(args: argparse.Namespace) -> None:
         print(noise, made, {k: v for k, v in record["noise"][str(noise)]["search"].items() if k != "curve"}, flush=True)
     shutil.rmtree(args.folder, ignore_errors=True)
     if not args.dry:
-        write_json(RESULTS, {**record, "provenance": provenance(faiss=compressed.version())})
+        write_json(RESULTS, {**record, "provenance": provenance(faiss=faiss.__version__)})
         draw_curve(record)
 
 

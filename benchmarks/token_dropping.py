@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from base_step import SIZES, Stepper, config_of
-from equiav.build import build_inputs
-from equiav.build import build_dataset
+from equiav.build import build_dataset, build_inputs
 from equiav.evaluation import retrieval_record
 from equiav.inference import load_model
 from equiav.io import provenance, write_json
@@ -76,7 +75,7 @@ def trained(keep: float, seed: int, out: Path, overrides: list[str]) -> dict[str
     train_on_cores(RECIPE, changes, out, processes=1, say=lambda line: print(f"{label}: {line}", flush=True))
     loaded = load_model(out)
     config = loaded.config
-    clips, inputs = build_dataset(config, "test"), build_inputs(config.audio)
+    clips, inputs = build_dataset(config, "test"), build_inputs(config)
     found = retrieval_record(loaded.model, clips, inputs, loaded.banks, config.objective.representation)
     return {
         "steps": loaded.meta["step"], "cpu_seconds": children_cpu() - before,

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from equiav.checkpoint import checkpoints_of
 from equiav.config import load_config, shipped_recipe
 from equiav.data import Dataset, Subset
 from equiav.errors import ConfigError
-from equiav.evaluation import Localisation, Probe, Results, Retrieval, embed_dataset, equivariance_record
+from equiav.evaluation import Equivariance, Localisation, Probe, Results, Retrieval, embed_dataset
 from equiav.inference import LoadedModel, load_model
 from equiav.io import provenance
 from equiav.training import LOG, train_on_cores
@@ -25,7 +26,7 @@ from equiav.types import AUDIO, VISUAL
 PROBE_CLIPS = 2000
 SQUARE = 60  # scenes in the matrix of similarities
 MAPS = 6
-EQUIVARIANCE = {"count": 200, "draws": 4, "centroid_clips": 20}
+EQUIVARIANCE = Equivariance(count=200, draws=4, centroid_clips=20, examples=0)
 PROCESSES = 2  # fixed, so that every machine with two cores or more gets the same numbers
 
 
@@ -94,8 +95,8 @@ def _equivariance(model: LoadedModel, test: Dataset, report: Callable[[str], Non
     """Whether the predictor follows the augmentation, where one was trained."""
     if model.config.objective.intra != "equivariant":
         return None
-
-    return equivariance_record(model, test, **EQUIVARIANCE, progress=report)
+    record = replace(EQUIVARIANCE, report=report)(model, test).record
+    return {name: value for name, value in record.items() if name not in ("split", "examples")}
 
 
 def _similarity(model: LoadedModel, scenes: Dataset) -> list[list[float]]:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from equiav.data import (
     CavMaeDataset,
-    ClipDataset,
+    Dataset,
     Schedule,
     balanced_weights,
     evaluation_batches,
@@ -58,24 +58,24 @@ def dataset(data_file: Path, **changes: object) -> CavMaeDataset:
 
 def test_samples(data_file: Path) -> None:
     clips = dataset(data_file, seconds=1.5)
-    assert isinstance(clips, ClipDataset)
+    assert isinstance(clips, Dataset)
     assert (len(clips), clips.frames) == (4, FRAMES)
     for i in range(4):
         for k in range(FRAMES):
             sample = clips.sample(i, k)
-            assert sample.name == clips.name(i) == f"clip_{i}"
-            assert sample.waveform.shape == (min(8000 * (i + 1), 24000),)
-            assert sample.waveform.dtype == torch.float32
-            assert torch.allclose(sample.waveform, torch.tensor(1000 * (i + 1) / 32768), atol=1e-4)
-            assert sample.frame.shape == (3, 8, 8)
-            assert sample.frame.dtype == torch.uint8
-            assert (sample.frame.int() - (40 * i + 10 * k)).abs().max() <= 1
+            assert sample.id == clips.clip(i).id == f"clip_{i}"
+            assert sample.inputs["audio"].shape == (min(8000 * (i + 1), 24000),)
+            assert sample.inputs["audio"].dtype == torch.float32
+            assert torch.allclose(sample.inputs["audio"], torch.tensor(1000 * (i + 1) / 32768), atol=1e-4)
+            assert sample.inputs["visual"].shape == (3, 8, 8)
+            assert sample.inputs["visual"].dtype == torch.uint8
+            assert (sample.inputs["visual"].int() - (40 * i + 10 * k)).abs().max() <= 1
     assert clips.labels(1) == ("/m/a", "/m/b")
 
 
 def test_other_rates_are_resampled(data_file: Path) -> None:
     write_sound(data_file.parent / "audio" / "clip_0.wav", np.zeros(44100), 44100)
-    assert abs(len(dataset(data_file).sample(0, 0).waveform) - 16000) <= 1
+    assert abs(len(dataset(data_file).sample(0, 0).inputs["audio"]) - 16000) <= 1
 
 
 def test_root_replaces_the_folder_of_the_file(data_file: Path, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_root_replaces_the_folder_of_the_file(data_file: Path, tmp_path: Path) -
     moved.parent.mkdir()
     data_file.rename(moved)
     clips = CavMaeDataset(read_cavmae(moved, root=tmp_path), size=8)
-    assert clips.sample(0, 0).name == "clip_0"
+    assert clips.sample(0, 0).id == "clip_0"
     with pytest.raises(DataError, match=r"clip_0: its sound .*lists/audio/clip_0\.wav is missing"):
         dataset(moved).sample(0, 0)
 
@@ -92,9 +92,9 @@ def test_loader_reads_it(data_file: Path) -> None:
     clips = dataset(data_file)
     schedule = Schedule(len(clips), clips.frames, batch=2, seed=0)
     (first, second) = training_batches(clips, schedule, start=0, stop=2, rank=0, world_size=1, workers=0)
-    assert {*first.names, *second.names} == {f"clip_{i}" for i in range(4)}
+    assert {*first.ids, *second.ids} == {f"clip_{i}" for i in range(4)}
     (batch,) = evaluation_batches(clips, batch=4)
-    assert batch.lengths.tolist() == [8000, 16000, 24000, 32000]
+    assert batch.lengths["audio"].tolist() == [8000, 16000, 24000, 32000]
 
 
 def test_missing_frame(data_file: Path) -> None:
@@ -102,7 +102,7 @@ def test_missing_frame(data_file: Path) -> None:
     with pytest.raises(DataError, match=r"clip_1: frame 2 is missing \(.*frame_2/clip_1\.jpg\)"):
         dataset(data_file).sample(1, 2)
     clips = dataset(data_file, fallback=True)
-    assert torch.equal(clips.sample(1, 2).frame, clips.sample(1, 1).frame)
+    assert torch.equal(clips.sample(1, 2).inputs["visual"], clips.sample(1, 1).inputs["visual"])
     assert clips.fallbacks == {"clip_1": 1}
     for k in (0, 1):
         (data_file.parent / "frames" / f"frame_{k}" / "clip_1.jpg").unlink()

@@ -238,6 +238,6 @@ def test_hostile_files_cost_only_themselves(folder, tmp_path):
         data = ShardDataset(out, split, size=32)
         for index in range(len(data)):
             sample = data.sample(index, 9)
-            assert sample.frame.shape == (3, 32, 32)
-            assert "." not in sample.name
-            assert "/" not in sample.name
+            assert sample.inputs["visual"].shape == (3, 32, 32)
+            assert "." not in sample.id
+            assert "/" not in sample.id

@@ -1,30 +1,25 @@
 """Which clips a step sees: a function of (seed, step), shared by ranks, whatever the workers."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 
-from equiav.data import Schedule, apart, balanced_weights, evaluation_batches, training_batches
+from equiav.data import Dataset, Schedule, apart, balanced_weights, evaluation_batches, training_batches
 from equiav.errors import DataError
-from equiav.types import Sample
+from equiav.types import Clip, Sample
 
 
-@dataclass(frozen=True)
-class Numbered:
-    count: int = 23
-    frames: int = 10
+class Numbered(Dataset):
+    frames = 10
 
     def __len__(self):
-        return self.count
+        return 23
 
-    def name(self, index):
-        return f"clip-{index}"
+    def clip(self, index):
+        return Clip(f"clip-{index}")
 
     def sample(self, index, frame):
-        return Sample(
-            self.name(index), torch.full((400 + index,), float(frame)), torch.zeros(3, 4, 4, dtype=torch.uint8)
-        )
+        audio, visual = torch.full((400 + index,), float(frame)), torch.zeros(3, 4, 4, dtype=torch.uint8)
+        return Sample(f"clip-{index}", {"audio": audio, "visual": visual})
 
 
 def names(start, stop, rank=0, world_size=1, workers=0):
@@ -32,7 +27,7 @@ def names(start, stop, rank=0, world_size=1, workers=0):
     batches = training_batches(
         Numbered(), schedule, start=start, stop=stop, rank=rank, world_size=world_size, workers=workers
     )
-    return [(b.names, tuple(b.waveforms[:, 0].tolist())) for b in batches]
+    return [(b.ids, tuple(b.inputs["audio"][:, 0].tolist())) for b in batches]
 
 
 def test_starting_late_gives_the_same_steps():
@@ -61,9 +56,9 @@ def test_an_epoch_visits_every_clip_at_most_once():
 
 def test_evaluation_drops_and_pads_nothing():
     batches = list(evaluation_batches(Numbered(), batch=5))
-    assert [n for b in batches for n in b.names] == [f"clip-{i}" for i in range(23)]
-    assert {x for b in batches for x in b.waveforms[:, 0].tolist()} == {5.0}  # the middle frame
-    assert batches[0].lengths.tolist() == [400, 401, 402, 403, 404]
+    assert [n for b in batches for n in b.ids] == [f"clip-{i}" for i in range(23)]
+    assert {x for b in batches for x in b.inputs["audio"][:, 0].tolist()} == {5.0}  # the middle frame
+    assert batches[0].lengths["audio"].tolist() == [400, 401, 402, 403, 404]
 
 
 def test_balanced_weights_are_the_papers():

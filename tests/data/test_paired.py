@@ -13,7 +13,7 @@ from PIL import Image
 
 from equiav.data import (
     SPLITS,
-    ClipDataset,
+    Dataset,
     Entry,
     PairedDataset,
     Schedule,
@@ -138,7 +138,7 @@ def test_partners_share_class_and_split(collection: Path, anchor: str) -> None:
     paired = read_paired(collection, size=8)
     for split in SPLITS:
         clips = PairedDataset(paired, split, anchor=anchor, partners=5, seed=3)
-        assert isinstance(clips, ClipDataset)
+        assert isinstance(clips, Dataset)
         assert clips.frames == 5
         others = clips.images if anchor == "sound" else clips.sounds
         for i in range(len(clips)):
@@ -146,10 +146,10 @@ def test_partners_share_class_and_split(collection: Path, anchor: str) -> None:
             assert {int(others.labels[row]) for row in drawn} == {clips.label(i)}
             assert len(set(drawn)) == min(5, int((others.labels == clips.label(i)).sum()))
             sample = clips.sample(i, 2)
-            assert sample.name == clips.name(i)
-            assert sample.frame.shape == (3, 8, 8)
-            assert int(sample.frame[0, 0, 0]) // 10 == clips.label(i)
-            assert int(sample.waveform[0] * 32768) // 100 == clips.label(i)
+            assert sample.id == clips.clip(i).id
+            assert sample.inputs["visual"].shape == (3, 8, 8)
+            assert int(sample.inputs["visual"][0, 0, 0]) // 10 == clips.label(i)
+            assert int(sample.inputs["audio"][0] * 32768) // 100 == clips.label(i)
 
 
 def test_partners_depend_on_the_seed_alone(collection: Path) -> None:
@@ -168,11 +168,11 @@ def test_the_loader_meets_other_partners_in_other_epochs(collection: Path) -> No
     schedule = Schedule(len(clips), clips.frames, batch=4, seed=0)
     seen: dict[str, set[int]] = {}
     for batch in training_batches(clips, schedule, start=0, stop=12, rank=0, world_size=1, workers=0):
-        for name, picture in zip(batch.names, batch.frames, strict=True):
+        for name, picture in zip(batch.ids, batch.inputs["visual"], strict=True):
             seen.setdefault(name, set()).add(int(picture[0, 0, 0]))
     assert len(seen) == 8
     assert all(len(greys) > 1 for greys in seen.values())
-    first, second = (torch.cat([b.frames for b in evaluation_batches(clips, batch=3)]) for _ in range(2))
+    first, second = (torch.cat([b.inputs["visual"] for b in evaluation_batches(clips, batch=3)]) for _ in range(2))
     assert torch.equal(first, second)
 
 
@@ -284,7 +284,7 @@ def test_real_class_paired(shared: Path) -> None:
     assert len(paired.all_images.names) == 373
     clips = PairedDataset(paired, "test")
     assert len(clips) == 16
-    assert all(clips.sample(i, 0).waveform.shape == (32000,) for i in range(len(clips)))
+    assert all(clips.sample(i, 0).inputs["audio"].shape == (32000,) for i in range(len(clips)))
 
 
 def test_real_av_mnist(shared: Path) -> None:

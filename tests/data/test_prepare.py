@@ -111,7 +111,7 @@ def test_clips_behind_the_first_of_a_shard_are_found(media, tmp_path):
     data = ShardDataset(tmp_path, None)
     assert len({stored.shard for stored in PreparedIndex(tmp_path).rows()}) < len(data)
     for place in range(len(data)):
-        assert data.sample(place, 9).waveform.any()
+        assert data.sample(place, 9).inputs["audio"].any()
 
 
 def test_statistics_are_those_of_the_training_clips(whole):
@@ -294,7 +294,7 @@ def test_two_parts_merged_equal_one_run(media, whole, tmp_path):
     ]
     data, other = ShardDataset(tmp_path / "merged", "train"), ShardDataset(whole, "train")
     for index in range(len(data)):
-        assert torch.equal(data.sample(index, 4).frame, other.sample(index, 4).frame)
+        assert torch.equal(data.sample(index, 4).inputs["visual"], other.sample(index, 4).inputs["visual"])
     with pytest.raises(DataError, match="exists already"):
         merge(parts, tmp_path / "merged")
 

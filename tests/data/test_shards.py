@@ -17,7 +17,7 @@ import webdataset
 from PIL import Image
 
 from equiav.data import (
-    ClipDataset,
+    Dataset,
     IndexWriter,
     PreparedIndex,
     Schedule,
@@ -29,9 +29,9 @@ from equiav.data import (
     prepare,
     read_flac,
     training_batches,
-    write_inspection,
 )
 from equiav.errors import DataError
+from equiav.inspection import write_inspection
 from tests.media.making import sine, write_media
 
 pytestmark = pytest.mark.process
@@ -57,18 +57,18 @@ def test_flac_loses_nothing():
 
 def test_it_is_a_clip_dataset(folder):
     data = ShardDataset(folder, "train", size=32)
-    assert isinstance(data, ClipDataset)
+    assert isinstance(data, Dataset)
     assert (len(data), data.frames) == (6, 10)
     sample = data.sample(2, 5)
-    assert sample.frame.shape == (3, 32, 32)
-    assert sample.frame.dtype == torch.uint8
-    assert sample.waveform.dtype == torch.float32
-    assert sample.name == data.name(2)
+    assert sample.inputs["visual"].shape == (3, 32, 32)
+    assert sample.inputs["visual"].dtype == torch.uint8
+    assert sample.inputs["audio"].dtype == torch.float32
+    assert sample.id == data.name(2)
     assert data.labels(2) == ("l2",)
     assert data.video(2).shape == (10, 3, 32, 32)
-    assert torch.equal(data.video(2)[5], sample.frame)
-    tone = torch.from_numpy(sine(1, 16000, 300))[: len(sample.waveform)]
-    assert float((sample.waveform - tone)[500:15000].square().mean().sqrt()) < 0.02
+    assert torch.equal(data.video(2)[5], sample.inputs["visual"])
+    tone = torch.from_numpy(sine(1, 16000, 300))[: len(sample.inputs["audio"])]
+    assert float((sample.inputs["audio"] - tone)[500:15000].square().mean().sqrt()) < 0.02
     with pytest.raises(DataError, match="frame 10 of clips that hold 10"):
         data.sample(0, 10)
     with pytest.raises(IndexError):
@@ -94,13 +94,13 @@ def test_webdataset_and_tar_read_the_same(folder):
 
 
 def read_one(data, index, queue):
-    queue.put(float(data.sample(index, 0).waveform.square().sum()))
+    queue.put(float(data.sample(index, 0).inputs["audio"].square().sum()))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_shared_with_processes(folder, method):
     data = ShardDataset(folder, "train", size=32)
-    expected = float(data.sample(1, 0).waveform.square().sum())  # files are open now
+    expected = float(data.sample(1, 0).inputs["audio"].square().sum())  # files are open now
     context = multiprocessing.get_context(method)
     queue = context.SimpleQueue()
     process = context.Process(target=read_one, args=(data, 1, queue))
@@ -118,9 +118,9 @@ def test_loaders_read_it_with_workers(folder):
         for workers in (0, 2)
     )
     for a, b in zip(one, two, strict=True):
-        assert a.names == b.names
-        assert torch.equal(a.frames, b.frames)
-        assert torch.equal(a.waveforms, b.waveforms)
+        assert a.ids == b.ids
+        assert torch.equal(a.inputs["visual"], b.inputs["visual"])
+        assert torch.equal(a.inputs["audio"], b.inputs["audio"])
     assert sum(len(batch) for batch in evaluation_batches(data, batch=4)) == 6
 
 

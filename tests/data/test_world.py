@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from equiav.data import (
+from equiav.data.synthetic import (
     HUES,
     KINDS,
     PITCHES,

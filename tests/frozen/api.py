@@ -18,15 +18,16 @@ import numpy as np
 import torch
 
 import equiav
-from equiav.ablation import FINETUNING, SCALES, finetune_folder, load_experiments, row_run, row_seeds
-from equiav.build import build_bank, build_inputs, build_model
+from equiav.build import build_inputs, build_model
 from equiav.checkpoint import checkpoints_of, load_checkpoint
 from equiav.cli import main
-from equiav.config import load_config, parse_config
-from equiav.data import ShardDataset, find_sources, prepare
+from equiav.config import canonical_dump, load_config, parse_config
+from equiav.data import ShardDataset, collate, find_sources, prepare
 from equiav.errors import EquiAVError
-from equiav.inference import LoadedModel, load_classifier
-from equiav.types import Modality
+from equiav.inference import load_classifier, with_banks
+from equiav.media import encoder_inputs
+from equiav.reproduction import finetune_folder, load_table, plan
+from equiav.types import AUDIO
 
 __all__ = ["EquiAVError", "ShardDataset", "checkpoints_of", "equiav", "load_checkpoint", "load_config"]
 
@@ -93,7 +94,7 @@ def prepare_small(source, out, **settings):
 def seeded_model(recipe):
     """A model with the random weights of a recipe's seed, given as plain data."""
     config = parse_config(recipe, "the frozen recipe")
-    return LoadedModel(build_model(config).eval(), config, {m: build_bank(config, m) for m in Modality}, {})
+    return with_banks(build_model(config).eval(), config)
 
 
 def embedder(model):
@@ -104,19 +105,22 @@ def embedder(model):
 def logits(path, clips, indices, frame):
     """Classes of a fine-tuned checkpoint, and its scores of some clips."""
     loaded = load_classifier(path)
-    inputs = build_inputs(loaded.config.audio)
+    inputs = build_inputs(loaded.config)
     rows = []
     for index in indices:
-        sample = clips.sample(index, frame)
         with torch.inference_mode():
-            heard, seen = inputs.spectrograms(sample.waveform[None]), inputs.pictures(sample.frame[None])
-            rows.append(loaded.model({Modality.AUDIO: heard, Modality.VISUAL: seen})[0].tolist())
+            rows.append(loaded.model(encoder_inputs(inputs, collate([clips.sample(index, frame)])))[0].tolist())
     return list(loaded.classes), rows
 
 
-def tables(paths):
-    """The tables of ablation recipes by name, as plain data."""
-    return {e.name: e.table.model_dump(mode="json") for e in load_experiments(paths)}
+def served(clips, index):
+    """What a prepared folder gives of a clip: its record, its waveform and all of its frames."""
+    return clips.clip(index), clips.sample(index, 1).inputs[AUDIO], clips.video(index)
+
+
+def table(path):
+    """A table of the paper as plain data: what is not the default, without the place of its file and its notes."""
+    return load_table(path).model_dump(mode="json", exclude={"path", "notes"}, exclude_defaults=True)
 
 
 def run_keys(path):
@@ -124,28 +128,25 @@ def run_keys(path):
 
     A task that fine-tunes comes with the name of its folder, which has a digest of the recipe in it.
     """
-    (experiment,) = load_experiments([path])
-    found = {}
-    for scale in SCALES:
-        for row in experiment.table.rows:
-            if scale in experiment.table.scales and row.runs_at(scale):
-                seeds = row_seeds(row, scale, experiment.table.scales[scale], None)
-                runs = {seed: row_run(experiment, row, scale, seed) for seed in seeds}
-                record = {"keys": {seed: run.key for seed, run in runs.items()}}
-                record["tasks"] = {task: _task_folder(runs[seeds[0]], task) for task in sorted(runs[seeds[0]].tasks)}
+    found, of_file = {}, load_table(path)
+    for scale in of_file.scales:
+        for row in of_file.rows:
+            if runs := plan([of_file], scale, rows=(row.name,)):
+                folders = {task: _task_folder(runs[0], task) for task in sorted(runs[0].tasks)}
+                record = {"keys": {run.seed: run.key for run in runs}, "tasks": folders}
                 found.setdefault(scale, {})[row.name] = record
     return found
 
 
 def _task_folder(run, task):
     kind, *parts = task.split(".")
-    return finetune_folder(run, Path(), *parts).name if kind == FINETUNING else None
+    return finetune_folder(run, Path(), *parts).name if kind == "finetune" else None
 
 
 def recipe_sections(recipe):
     """A recipe, from a file or plain data, written out whole, section by section."""
     config = load_config(recipe) if isinstance(recipe, Path) else parse_config(recipe, "the frozen recipe")
-    return config.model_dump(mode="json")
+    return canonical_dump(config)
 
 
 def rounded(vector):

@@ -47,16 +47,16 @@ def test_the_prepared_folder_serves_clips(folder, split):
     clips = api.ShardDataset(folder / "prepared", split, size=16)
     found = {}
     for i in range(len(clips)):
-        sample = clips.sample(i, 1)
-        samples = (sample.waveform * 32768).short().numpy().tobytes()
-        found[clips.name(i)] = {
-            "source": clips.source(i),
-            "group": clips.group(i),
-            "labels": clips.labels(i),
-            "seconds": clips.seconds(i),
+        clip, waveform, frames = api.served(clips, i)
+        samples = (waveform * 32768).short().numpy().tobytes()
+        found[clip.id] = {
+            "source": clip.source,
+            "group": clip.group,
+            "labels": clip.labels,
+            "seconds": clip.seconds,
             "described": clips.info(i),
             "sound": hashlib.sha256(samples).hexdigest(),  # FLAC loses nothing
-            "pictures": rounded(clips.pictures(i).float().mean(dim=(1, 2, 3))),
+            "pictures": rounded(frames.float().mean(dim=(1, 2, 3))),
         }
     assert clips.frames == 3
     frozen("format1", f"clips: {split}", found, 1e-2)  # JPEG decoders may differ by rounding
@@ -74,7 +74,7 @@ def test_the_model_embeds(media, place):
     found = {"audio": e.audio(media / "heard.wav"), "image": e.image(media / "seen.png")}
     found |= {"video": e.video(media / "film.mkv"), "array": e.image(noise((20, 30, 3)))}
     for i in range(2):
-        ((heard, seen),) = e.clips([(clips.waveform(i), clips.pictures(i))])
+        ((heard, seen),) = e.clips([api.served(clips, i)[1:]])
         found |= {f"clip {i}, sound": heard, f"clip {i}, pictures": seen}
     frozen("format1", "embeddings", {name: rounded(vector) for name, vector in found.items()}, 1e-6)
 
@@ -106,6 +106,7 @@ def test_runs_are_resumed(folder, command, run):
     # The bias of keys cancels in the softmax: its gradient is rounding, which Adam makes as large as any other.
     norms = {k: float(v.double().norm()) for k, v in sorted(weights.items()) if not k.endswith("to_k.bias")}
     lines = [json.loads(line) for line in after.removeprefix(before).splitlines()]
+    lines = [{"rate" if key == "lr" else key: value for key, value in line.items()} for line in lines]  # renamed
     frozen("format1", f"{command}: resumed", {"log": lines, "norms": norms}, 1e-4)
 
 

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from tests.frozen.api import CONFIGS, frozen, recipe_sections, run_keys, tables
+from tests.frozen.api import CONFIGS, frozen, recipe_sections, run_keys, table
 
 RECIPES = sorted(path for kind in ("pretrain", "finetune") for path in (CONFIGS / kind).glob("*.yaml"))
 TABLES = sorted((CONFIGS / "ablation").glob("*.yaml"))
@@ -45,8 +45,7 @@ def test_recipe(path):
 
 @pytest.mark.parametrize("path", TABLES, ids=name_of)
 def test_table(path):
-    (table,) = tables([path]).values()
-    frozen("recipes", name_of(path), digest(table))
+    frozen("recipes", name_of(path), digest(table(path)))
 
 
 @pytest.mark.parametrize("path", TABLES, ids=name_of)

@@ -228,9 +228,7 @@ def test_as_in_evaluation_with_all_frames(embedder):
 
     model = embedder.model
     clips = WorldDataset(World(seed=0, size=32, seconds=1.5), 0, 3)
-    found = embed_dataset(
-        model.model, clips, build_inputs(model.config.audio), model.banks, "centroid", all_frames=True
-    )
+    found = embed_dataset(model.model, clips, build_inputs(model.config), model.banks, "centroid", all_frames=True)
     for i in range(3):
         sound, frames = clips.clip(i)
         ((audio, visual),) = embedder.clips([(sound.float() / 32768, frames)])

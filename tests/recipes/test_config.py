@@ -142,7 +142,7 @@ def test_names_of_ones_own(mine):
     clips = build_dataset(config, "test")
     assert (type(clips), len(clips)) == (mine.Clips, 2)
     assert parse_config(yaml.safe_load(dump_config(config)), "again") == config
-    with pytest.raises(ConfigError, match=r"mine:function: must be a class$"):
+    with pytest.raises(ConfigError, match=r"mine:function: must be a class derived from"):
         build_dataset(parse_config({"data": {"kind": "mine:function"}}, "test"), "test")
 
 

@@ -26,7 +26,7 @@ def test_recipe_loads_and_builds(path):
     with torch.device("meta"):
         model = build_model(config)
     assert sum(p.numel() for p in model.parameters()) > 0
-    assert len(build_pipelines(config.augment)) == 2
+    assert len(build_pipelines(config)) == 2
     assert build_filter_bank(config.audio).frames == config.audio.frames
     for m in ("audio", "visual"):
         assert build_bank(config, m).shape == (config.bank.size, 24 if m == "audio" else 18)

@@ -16,7 +16,8 @@ from equiav.cli import app
 from equiav.data import find_sources, prepare
 from equiav.errors import DataError, EquiAVError
 from equiav.inference import Embedder
-from equiav.search import ask, index_folder, index_media, index_prepared, sound_of
+from equiav.search import Hit, ask, index_folder, index_media, index_prepared, sound_of, write_results
+from equiav.types import Clip
 from tests.inference.models import random_model, saved_model
 from tests.media.making import sine, write_media
 
@@ -203,6 +204,20 @@ def test_the_commands(media, tmp_path, store, monkeypatch):
     assert "video" not in run("search", place, "--video", media / "short.mp4", "-k", 1)
     assert "3 entries removed; 3 left" in run("index", place, "--remove-source", "deep/*")
     assert "1 entries removed; 2 left" in run("index", place, "--remove", hits[0]["id"])
+
+
+def test_the_page_escapes_what_it_is_given(tmp_path):
+    image = tmp_path / "<img>.jpg"
+    Image.new("RGB", (8, 6)).save(image)
+    clip = Clip('"<b>', "<script>x</script>", image, labels=("<i>", "&"))
+    write_results([Hit(clip, 0.5, "visual", image)], tmp_path / "page.html", title="<u>", query=image, kind="image")
+    html = (tmp_path / "page.html").read_text()
+    for bad in ("<script>", "<i>", "<u>", '<b>"', "<img>"):
+        assert bad not in html
+    assert "&lt;script&gt;x&lt;/script&gt;" in html
+    assert f'href="{image.as_uri()}"' in html
+    write_results([], tmp_path / "page.html", title="none")
+    assert "Nothing was found" in (tmp_path / "page.html").read_text()
 
 
 @pytest.mark.parametrize(

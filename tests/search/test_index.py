@@ -1,15 +1,18 @@
 """Index: what goes in is found, filtered, removed, remembered; in a local folder and in Milvus alike."""
 
 import json
+import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import equiav
 from equiav.errors import DataError
-from equiav.search import Entry, Query, parse_filters
+from equiav.search import Entry, Filter, Query, parse_filters
 from equiav.types import Clip
 from tests.inference.models import random_model
 from tests.search.making import entries, nearest, unit
@@ -93,6 +96,71 @@ def test_filters(index):
         assert {hit.clip.id for hit in hits} == {f"clip-{i}" for i in range(100) if accepts(i)}, filters
 
 
+def odd_clip(rng, number):
+    """A clip with values that are easily taken for something else."""
+    texts = [
+        "dog",
+        "Dog",
+        "d*g",
+        "a[b]c",
+        "",
+        " 7",
+        "7",
+        "07",
+        "7.0",
+        "1e1",
+        "nan",
+        "inf",
+        "ä\udcff",
+        "a\x00b",
+        "'; --",
+        "%",
+    ]
+    values = [*texts, 7, 7.0, -2, True, False, None, ["7", 8, None], [], float("nan"), float("inf"), {"a": 1}]
+    return Clip(
+        f"{rng.choice(texts)}{number}",
+        source=rng.choice(texts),
+        path=None if rng.random() < 0.3 else Path(f"/a/{rng.choice(texts[:6])}"),
+        start=rng.randrange(4) + rng.choice([0.0, 0.0004, 0.0006]),
+        seconds=rng.choice([None, 0.0, 1.0, 2.5]),
+        labels=tuple(rng.choices(texts, k=rng.randrange(3))),
+        split=rng.choice([None, "train"]),
+        fold=rng.choice([None, 0, 7]),
+        metadata={rng.choice(["x", "y", "split", "start"]): rng.choice(values) for _ in range(2)},
+    )
+
+
+def test_filters_are_what_they_say_of_each_clip(tmp_path):
+    """The database finds the clips that `Filter.accepts`, and no others."""
+    rng = random.Random(0)
+    clips = [odd_clip(rng, number) for number in range(80)]
+    index = equiav.Index.create(tmp_path / "index", random_model())
+    vectors = unit(0, 80)
+    index.add([Entry(c, {"visual": v}) for c, v in zip(clips[:50], vectors, strict=False)], made_by=DIGEST)
+    index.add([Entry(c, {"visual": v}) for c, v in zip(clips[50:], vectors, strict=False)], made_by=DIGEST)
+    read = {clip.id: clip for clip in index.clips()}
+    some = [clip.id for clip in clips]
+    keys = ["label", "source", "path", "id", "split", "fold", "x", "y", "start", "end", "seconds", "none", "x' OR 1"]
+    wild = ["*", "?", "7*", "d*g", "[dD]og", "[!d]*", "a[[]b]c", "*\udcff", "a?b"]
+    texts = ["dog", "", "7", "7.0", "8", "true", "train", "'; --", "%", "None", "nan", *wild, *some[:5]]
+    numbers = ["7", "1", "1.0005", "2.5", "-inf", "inf", "nan", "1e1"]
+    asked, met = [], 0
+    for key in keys:
+        for operator in ("=", "!=", ">=", "<="):
+            wanted = numbers if operator in (">=", "<=") or key in ("start", "end", "seconds") else texts
+            asked += [Filter(key, operator, value) for value in wanted]
+    for one in rng.sample(asked, 300):
+        found = index.search(asked_all(), k=80, filters=[one])
+        accepted = {id for id, clip in read.items() if one.accepts(clip)}
+        assert {hit.clip.id for hit in found} == accepted, one
+        met += 0 < len(accepted) < len(read)
+    assert met > 50
+
+
+def asked_all():
+    return Query(unit(5, 1)[0], None, DIGEST)
+
+
 @pytest.mark.parametrize("text", ["label", "=dog", "start>=soon", "start=soon", "label~dog"])
 def test_filters_that_are_none(text):
     with pytest.raises(DataError, match=r"is no filter|not a number"):
@@ -167,6 +235,72 @@ def test_other_processes_can_be_started_beside_it(index):
     for _ in range(5):
         child = subprocess.run([sys.executable, "-c", "print(7)"], preexec_fn=lambda: None, capture_output=True)
         assert (child.returncode, child.stdout) == (0, b"7\n")
+
+
+@pytest.mark.parametrize("store", ["local", "milvus-lite"])
+def test_a_third_modality(tmp_path, store):
+    """Any name is a modality: a query of one is looked for among all the others."""
+    if store == "milvus-lite":
+        pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+    sides = ("audio", "text", "visual")
+    place = None if store == "local" else str(tmp_path / "vectors.db")
+    index = equiav.Index.create(tmp_path / "index", random_model(), store=place, sides=sides)
+    vectors = {side: unit(seed, 30) for seed, side in enumerate(sides)}
+    added = [
+        Entry(Clip(f"c{i}", text=f"caption {i}"), {s: v[i] for s, v in vectors.items() if (i + len(s)) % 4})
+        for i in range(30)
+    ]
+    index.add(added, made_by=DIGEST)
+    index.close()
+    index = equiav.Index.open(index.folder)
+    query = asked()
+    assert [hit.clip.id for hit in index.search(query, among="text", k=5)] == nearest(added, query.vector, "text", 5)
+    others = {"audio": {"text", "visual"}, "text": {"audio", "visual"}, None: set(sides)}
+    for modality, among in others.items():
+        hits = index.search(Query(query.vector, modality, DIGEST), k=30)
+        assert {hit.side for hit in hits} == among
+        for hit in hits:
+            entry = next(e for e in added if e.clip == hit.clip)
+            scores = {s: float(v @ query.vector) for s, v in entry.vectors.items() if s in among}
+            assert hit.side == max(scores, key=scores.get)
+            assert hit.score == pytest.approx(scores[hit.side], abs=1e-5)
+    assert index.search(query, among="all") == index.search(query, among="both")
+    entry = index.entry("c1")
+    assert entry.vectors.keys() == added[1].vectors.keys()
+    assert set(index.vectors("text")[0]) == {e.clip.id for e in added if "text" in e.vectors}
+    (hit,) = index.search(query, filters=["text=caption 7"], among="all")
+    assert (hit.clip.id, hit.record()["metadata"]) == ("c7", {"text": "caption 7"})
+    with pytest.raises(DataError, match="--among smell: choose audio, text, visual or both"):
+        index.search(query, among="smell")
+    for name in ("both", "Text", "../up", "a b", ""):
+        with pytest.raises(DataError, match="names no modality"):
+            index.add([Entry(Clip("new"), {name: unit(0, 1)[0]})], made_by=DIGEST)
+    other = [Entry(Clip("new"), {"depth": unit(0, 1)[0]})]
+    if store == "local":  # a folder takes any modality later
+        assert index.add(other, made_by=DIGEST) == 1
+        assert index.search(query, among="depth")[0].clip.id == "new"
+    else:
+        with pytest.raises(DataError, match="has no field for depth"):
+            index.add(other, made_by=DIGEST)
+    index.close()
+
+
+def test_threads_share_an_index(index):
+    """Searches with filters in several threads at once, while another adds."""
+    known = {e.clip.id: e for e in entries(100)}
+
+    def search(number):
+        for i in range(20):
+            wanted = f"year={2000 + (7 * number + i) % 100}"
+            (hit,) = index.search(asked(kind="video"), filters=[wanted, "source=folder/1?.mp4"], k=3) or [None]
+            assert hit is None or hit.clip == known[hit.clip.id].clip
+
+    with ThreadPoolExecutor(5) as pool:
+        work = [pool.submit(search, number) for number in range(4)]
+        work.append(pool.submit(index.add, entries(20, first=700), made_by=DIGEST))
+        for one in work:
+            one.result()
+    assert len(index) == 120
 
 
 def test_an_empty_index_finds_nothing(tmp_path):

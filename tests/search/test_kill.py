@@ -1,7 +1,9 @@
-"""Killed while adding or removing: the index opens and holds the old state or the new one, nothing in between."""
+"""Killed while adding, removing or converting: the index opens with the state before or after, nothing in between."""
 
+import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from equiav.search import LocalStore
+from equiav.search import LocalStore, parse_filters
+from tests.search.format1 import OLD_FILES, expected, unpack
 from tests.search.making import WIDTH, entries
 
 pytestmark = pytest.mark.process
@@ -19,41 +22,22 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 LIMIT = 100  # vectors from which on the compressed index is written too
 
-# Kills itself at the n-th time something reaches the disk: before every fsync, after every one, around each replace.
+# Kills itself at the n-th time something reaches the disk: before and after every write, fsync, rename and unlink,
+# those inside a commit of the database too.
 EVERY_PLACE = """
-import json, os, shutil, signal, sys
+import ctypes, json, os, shutil, sys
 from pathlib import Path
 from equiav.search import LocalStore
 from tests.search.making import WIDTH, entries
 
 base, what, limit = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-fsync, replace = os.fsync, Path.replace
 
 
-def countdown(left):
-    def tick():
-        left[0] -= 1
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def sync(handle):
-        tick()
-        fsync(handle)
-        tick()
-
-    def move(path, target):
-        tick()
-        moved = replace(path, target)
-        tick()
-        return moved
-
-    os.fsync, Path.replace = sync, move
-
-
-def change(store):
+def change(folder):
+    store = LocalStore(folder, WIDTH, limit=limit)
     if what == "add":
         store.add(entries(30, first=120, seed=7))
-    else:
+    elif what == "remove":
         store.remove([f"clip-{i}" for i in range(0, 120, 2)])
 
 
@@ -64,60 +48,107 @@ while killed:
     shutil.copytree(base, folder)
     child = os.fork()
     if not child:
-        countdown([place])
-        change(LocalStore(folder, WIDTH, limit=limit))
+        ctypes.CDLL(None).arm(place)
+        change(folder)
+        ctypes.CDLL(None).arm(0)
         os._exit(0)
     killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
-    sizes.append(len(LocalStore(folder, WIDTH)))
+    if what == "convert":  # what the killed one left is looked at below
+        sizes.append(place)
+    else:
+        sizes.append(len(LocalStore(folder, WIDTH)))
 print(json.dumps(sizes))
 """
 
 
-def run(code, *arguments):
+@pytest.fixture(scope="module")
+def preload(tmp_path_factory):
+    """The library that counts what reaches the disk."""
+    compiler = shutil.which("cc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        pytest.skip("needs Linux and a C compiler")
+    library = tmp_path_factory.mktemp("preload") / "interposed.so"
+    source = Path(__file__).with_name("interposed.c")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    assert ctypes.CDLL(str(library)).arm
+    return library
+
+
+def run(code, *arguments, **environment):
     return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", code, *map(str, arguments)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 def check(folder, known):
-    """Holds exactly these, whole, and finds each by its own vector."""
+    """Holds exactly these, whole, and finds each by its own vector and by what is known of it."""
     store = LocalStore(folder, WIDTH, limit=LIMIT, probes=10**6)
-    assert {entry.id for entry in store.entries()} == set(known)
+    assert {clip.id: clip for clip in store.clips()} == {id: entry.clip for id, entry in known.items()}
     for id in list(known)[::7]:
-        found = store.get(id)
-        for side in ("audio", "visual"):
-            vector = known[id].vector(side)
-            if vector is None:
-                assert found.vector(side) is None
-            else:
-                np.testing.assert_array_equal(found.vector(side), vector)
-                assert store.search(vector, side, 1, ())[0].entry.id == id
+        found, entry = store.get(id), known[id]
+        assert found.vectors.keys() == entry.vectors.keys()
+        for side, vector in entry.vectors.items():
+            np.testing.assert_array_equal(found.vectors[side], vector)
+            assert store.search(vector, side, 1, ())[0][0].id == id
+            same = store.search(vector, side, 1000, parse_filters([f"start={entry.clip.start}", f"id={id}"]))
+            assert [clip.id for clip, _ in same] == [id]
+    for side in ("audio", "visual"):
+        cats = store.search(np.eye(WIDTH, dtype=np.float32)[0], side, 1000, parse_filters(["label=cat"]))
+        held = {id for id, e in known.items() if "cat" in e.clip.labels and side in e.vectors}
+        assert {clip.id for clip, _ in cats} == held
     return store
 
 
 @pytest.mark.parametrize("what", ["add", "remove"])
-def test_killed_at_every_place(tmp_path, what):
+def test_killed_at_every_place(tmp_path, what, preload):
     base = tmp_path / "base"
     LocalStore.create(base)
-    LocalStore(base, WIDTH, limit=LIMIT).add(entries(120))
-    child = run(EVERY_PLACE, base, what, LIMIT)
+    store = LocalStore(base, WIDTH, limit=LIMIT)
+    store.add(entries(120))
+    store.close()
+    child = run(EVERY_PLACE, base, what, LIMIT, LD_PRELOAD=str(preload))
     sizes = json.loads(child.communicate(timeout=300)[0])
-    old = {e.id: e for e in entries(120)}
+    old = {e.clip.id: e for e in entries(120)}
     if what == "add":
-        new = old | {e.id: e for e in entries(30, first=120, seed=7)}
+        new = old | {e.clip.id: e for e in entries(30, first=120, seed=7)}
     else:
         new = {id: e for id, e in old.items() if int(id[5:]) % 2}
-    assert len(sizes) > (20 if what == "add" else 6)
+    assert len(sizes) > (60 if what == "add" else 20)
     assert sizes[0] == len(old)
     assert sizes[-1] == len(new)
     assert set(sizes) == {len(old), len(new)}
+    assert sizes == sorted(sizes, key=lambda size: size == len(new))  # once it is there, it stays
     later = entries(10, first=1000, seed=4)
-    for place in range(1, len(sizes) + 1, 4):
+    for place in range(1, len(sizes) + 1, 7):
         held = new if sizes[place - 1] == len(new) else old
         store = check(tmp_path / f"killed-{place}", held)
         # What the killed process left lying about does not get in the way of the next one.
         store.add(later)
-        check(store.folder, held | {e.id: e for e in later})
+        check(store.folder, held | {e.clip.id: e for e in later}).close()
+
+
+def test_killed_while_converting(tmp_path, preload):
+    """At every place the old files are all there, or the new database is; opened again, everything is."""
+    base = unpack(tmp_path / "base")
+    old = {name: (base / name).read_bytes() for name in OLD_FILES}
+    places = json.loads(run(EVERY_PLACE, base, "convert", LIMIT, LD_PRELOAD=str(preload)).communicate(timeout=300)[0])
+    assert len(places) > 30
+    known, before, after = expected(), 0, 0
+    for place in places:
+        folder = tmp_path / f"killed-{place}"
+        if (folder / "entries.db").exists():
+            after += 1
+        else:
+            assert {name: (folder / name).read_bytes() for name in OLD_FILES} == old
+            before += 1
+        store = check(folder, known) if place % 4 == 0 else LocalStore(folder, WIDTH)
+        assert len(store) == len(known)
+        assert not [name for name in OLD_FILES if (folder / name).exists()]
+        assert not list(folder.glob(".*.tmp"))
+        store.close()
+    assert before > 10
+    assert after > 10
 
 
 ON_AND_ON = """
@@ -137,17 +168,25 @@ while True:
 
 
 def test_killed_at_any_moment(tmp_path):
+    """And read meanwhile: a reader sees whole changes, by itself."""
     LocalStore.create(tmp_path)
-    before = 0
+    reader = LocalStore(tmp_path, WIDTH, limit=LIMIT)
+    before, seen = 0, set()
     for delay in (0.03, 0.11, 0.23, 0.37):
         child = run(ON_AND_ON, tmp_path, LIMIT)
         assert child.stdout.readline() == "added\n"
-        time.sleep(delay)
+        end = time.monotonic() + delay
+        while time.monotonic() < end:
+            found = reader.search(np.eye(WIDTH, dtype=np.float32)[0], "visual", 10_000, parse_filters(["label=cat"]))
+            seen.add(len(found))
         os.kill(child.pid, signal.SIGKILL)
         child.communicate()
         count = len(LocalStore(tmp_path, WIDTH))
         assert count % 20 == 0
         assert count >= before + 20
+        assert len(reader) == count
         before = count
-    known = {e.id: e for first in range(0, before, 20) for e in entries(20, first=first, seed=first)}
+    assert len(seen) > 1
+    assert {count % 9 for count in seen} == {0}  # nine cats with pictures in every change
+    known = {e.clip.id: e for first in range(0, before, 20) for e in entries(20, first=first, seed=first)}
     check(tmp_path, known)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equiav.errors import DataError
-from equiav.search import ABOUT, SIDES, MilvusStore, milvus
+from equiav.search import ABOUT, SIDES, MilvusStore, milvus, parse_filters
 from tests.search.making import WIDTH, entries
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -54,6 +54,20 @@ def test_a_making_that_was_cut_short_is_made_again(address):
     again.close()
     with pytest.raises(DataError, match="another checkpoint"):  # not empty: never dropped
         MilvusStore(address, WIDTH, "digest", create=SIDES)
+
+
+def test_rows_of_the_first_format_are_read(address):
+    """They said where a clip ends in place of how long it is."""
+    store = MilvusStore(address, WIDTH, "digest", create=SIDES)
+    (entry,) = entries(1, first=3)
+    row = store._row(entry)
+    path = "/media/folder/0.mp4"
+    about = {"id": "clip-3", "source": "folder/0.mp4", "path": path, "start": 30.0, "end": 40.0, "labels": ["cat"]}
+    store.client.upsert(store.name, [{**row, "entry": {**about, "metadata": {"city": "Bonn", "year": 2000}}}])
+    assert store.get("clip-3").clip == entry.clip
+    filters = parse_filters(["seconds=10", "end<=40", "city=Bonn", "label=c*"])
+    assert store.search(entry.vectors["audio"], "audio", 1, filters)[0][0] == entry.clip
+    store.close()
 
 
 def test_errors_of_the_client_are_one_line(address):

@@ -30,6 +30,7 @@ from equiav.models import Block, draw_path
 from equiav.objectives import binary_cross_entropy, cross_entropy
 from equiav.training import (
     Finetuner,
+    Step,
     Trainer,
     adamw,
     draw_mixing,
@@ -183,8 +184,10 @@ def test_portions_give_the_gradient_of_the_whole_batch(tmp_path):
     for name, override in (("whole", "train.micro_batch=null"), ("portions", "train.micro_batch=3")):
         run = finetuner(tmp_path / name, override)
         request = next(iter(run.schedule.requests(0, 1)))
-        taken = run._gradient(collate([run.clips.sample(*r) for r in request]))
-        gradients.append((taken.loss, {n: p.grad for n, p in run.model.named_parameters()}))
+        batch = run._prepared(collate([run.clips.sample(*r) for r in request]))
+        step = Step(run.objective, run.objective, run.config.train.micro_batch, None)
+        done = step(batch, run.objective.draw(len(batch), 0, 0), 1, 10)
+        gradients.append((done.terms["total"], {n: p.grad for n, p in run.model.named_parameters()}))
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-6)
 
 
@@ -266,7 +269,7 @@ def test_it_learns(tmp_path):
     easy = ("data.duet=0", "data.another=0", "data.count=160", "data.validation=40", "finetune.label_smoothing=0")
     run = finetuner(tmp_path, "classifier.mode=audio", "train.steps=160", "train.batch=16", *quick, *easy,
                     "optim.lr=3.0e-3", "train.evaluate_every=160", "train.checkpoint_every=160")  # fmt: skip
-    before = run.validate().metrics().accuracy
+    before = run.validate()["metrics"]["accuracy"]
     run.run()
     assert run.best["validation"]["accuracy"] > max(50, before + 20)
 
@@ -349,9 +352,10 @@ def test_scores_of_one_class_compare_between_clips():
     config = resolve_finetuning(config, splits, 1)[0]
     classifier = build_classifier(config)
     classifier.register_forward_hook(lambda module, given, logits: logits + 10 * torch.arange(len(logits))[:, None])
-    one = LoadedClassifier(classifier, config, splits.classes, {})
-    many = replace(
-        one, config=config.model_copy(update={"finetune": config.finetune.model_copy(update={"loss": "bce"})})
+    recipes = {loss: config.finetune.model_copy(update={"loss": loss}) for loss in ("ce", "bce")}
+    one, many = (
+        LoadedClassifier(classifier, config.model_copy(update={"finetune": tune}), splits.classes, {})
+        for tune in recipes.values()
     )
     for all_frames in (False, True):
         assert float(classify_dataset(one, splits.validation, all_frames=all_frames).max()) < 0

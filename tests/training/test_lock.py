@@ -12,8 +12,7 @@ import pytest
 
 from equiav.checkpoint import checkpoints_of
 from equiav.errors import Busy, TrainingError
-from equiav.training.launch import run_on_cores
-from equiav.training.run import run_lock
+from equiav.training import run_lock, run_on_cores
 
 pytestmark = pytest.mark.process
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -6,7 +6,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from equiav.errors import EquiAVError
-from equiav.web import Access, Security, UploadLimits, stored_bytes
+from equiav.web import UploadLimits
+from equiav.web.security import Access, Security, stored_bytes
 
 
 def scope(path, method="GET", **headers):

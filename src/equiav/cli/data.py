@@ -23,7 +23,7 @@ def world(
 ) -> None:
     """Show scenes of the generated world with their sounds, as one page."""
     from equiav.data import World
-    from equiav.gallery import write_gallery
+    from equiav.inspection import write_gallery
 
     write_gallery(World(seed=seed, size=size), out, count=count, start=start)
     print(f"{count} scenes: {out}")
@@ -97,7 +97,7 @@ def inspect(
     out: Annotated[Path | None, typer.Option(help="The page to write; FOLDER/inspect.html without it.")] = None,
 ) -> None:
     """Show a prepared folder as one page: counts, durations, labels, what was left out, a contact sheet."""
-    from equiav.data import write_inspection
+    from equiav.inspection import write_inspection
 
     page = out or folder / "inspect.html"
     write_inspection(folder, page)

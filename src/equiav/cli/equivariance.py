@@ -21,26 +21,13 @@ def equivariance(
 ) -> None:
     """Whether the predictor follows the augmentation: cosines, augmentation by augmentation, and the centroid."""
     from equiav.build import build_dataset, with_data
-    from equiav.evaluation import (
-        REPORT,
-        RESULTS,
-        equivariance_lines,
-        equivariance_page,
-        equivariance_record,
-        evaluation_folder,
-        examples,
-    )
+    from equiav.evaluation import Equivariance, evaluation_folder
     from equiav.inference import load_model
-    from equiav.io import provenance, write_json
 
-    chosen = split_name(split)
+    part = split_name(split)
     loaded = load_model(model)
-    clips = build_dataset(with_data(loaded.config, data), chosen)
-    record = equivariance_record(loaded, clips, seed=seed, count=count, progress=say)
+    clips = build_dataset(with_data(loaded.config, data), part)
+    results = Equivariance(count=count, seed=seed, split=part, report=say)(loaded, clips)
     end_line()
-    print("\n".join(equivariance_lines(record)))
-    page = equivariance_page(record, examples(loaded, clips, seed=seed, count=count))
-    folder = out or evaluation_folder(model, "equivariance")
-    write_json(folder / RESULTS, {**record, "split": split, "provenance": provenance()})
-    page.write(folder / REPORT)
-    print(f"Look at {folder / REPORT}")
+    print("\n".join(results.lines))
+    print(f"Look at {results.write(out or evaluation_folder(model, 'equivariance'))}")

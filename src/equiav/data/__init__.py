@@ -17,7 +17,6 @@ from equiav.data.datasets import (
     squared,
     vocabulary,
 )
-from equiav.data.inspection import write_inspection
 from equiav.data.loader import Schedule, apart, balanced_weights, evaluation_batches, training_batches
 from equiav.data.paired import Images, PairedDataset, PairedSet, Sounds, loudest, read_paired
 from equiav.data.paired_manifest import (
@@ -123,5 +122,4 @@ __all__ = [
     "tick",
     "training_batches",
     "vocabulary",
-    "write_inspection",
 ]

@@ -16,8 +16,7 @@ from equiav.evaluation.classification import (
 )
 from equiav.evaluation.cost import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_record, cost_table, encoder_passes
 from equiav.evaluation.embed import embed_dataset, embed_with_banks, read_tokens
-from equiav.evaluation.equivariance import equivariance_record, evenly, examples, predictor_similarity
-from equiav.evaluation.equivariance_report import equivariance_lines, equivariance_page
+from equiav.evaluation.equivariance import Equivariance, evenly, predictor_similarity
 from equiav.evaluation.examples import Examples, pixels
 from equiav.evaluation.localisation import (
     METHODS,
@@ -73,6 +72,7 @@ __all__ = [
     "RESULTS",
     "TEMPERATURE",
     "Classification",
+    "Equivariance",
     "Evaluator",
     "Examples",
     "LinearProbe",
@@ -104,12 +104,8 @@ __all__ = [
     "embed_dataset",
     "embed_with_banks",
     "encoder_passes",
-    "equivariance_lines",
-    "equivariance_page",
-    "equivariance_record",
     "evaluation_folder",
     "evenly",
-    "examples",
     "fit_probe",
     "frozen_features",
     "further_banks",

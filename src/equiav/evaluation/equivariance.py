@@ -21,11 +21,14 @@ from equiav.build import build_pipelines
 from equiav.config import Config
 from equiav.data import Dataset, Subset, collate, evaluation_batches, evenly_spaced
 from equiav.errors import ConfigError, DataError
+from equiav.evaluation.base import Report, Results, silent
+from equiav.evaluation.examples import ASSETS, SIDE, pixels
 from equiav.inference import LoadedModel
 from equiav.io import Progress
 from equiav.media import InputTransform, prepare_batch
 from equiav.models import Branch, EquiAV, Tokens, centroid, mean_pool
 from equiav.randomness import generator
+from equiav.report import image_png, spectrogram_png
 from equiav.types import AUDIO, VISUAL, Modality
 
 DRAWS = 8  # per clip: a mean over them, and the pool in which a prediction looks for its own
@@ -34,7 +37,7 @@ ENCODED_AT_ONCE = 64
 CENTROID_CLIPS = 100
 REAL = 64  # really augmented inputs whose mean stands for h_rep
 COUNTS = (1, 2, 4, 8, 16, 32, 64)  # numbers S of vectors in a centroid
-EXAMPLES, SHOWN = 3, 5
+SHOWN = 5  # views of an example
 # Similarity of the paper's table of predictor architectures.
 PAPER = {
     "linear": {"A": 0.85, "V": 0.87},
@@ -337,41 +340,6 @@ def alone_records(scores: Scores, plan: Plan) -> dict[str, Any]:
     return records
 
 
-def equivariance_record(
-    loaded: LoadedModel,
-    clips: Dataset,
-    *,
-    seed: int = 0,
-    count: int = 500,
-    draws: int = DRAWS,
-    centroid_clips: int = CENTROID_CLIPS,
-    batch: int = 16,
-    progress: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """All that is measured on at most `count` clips, as written to results files."""
-    check_measurable(loaded.config)
-    chosen = evenly(clips, count)
-    pipelines = build_pipelines(loaded.config)
-    plans = {m: make_plan(p, m, clips=len(chosen), draws=draws, seed=seed) for m, p in pipelines.items()}
-    scores = measure(loaded, chosen, plans, batch=batch, progress=progress)
-    few = evenly(clips, min(count, centroid_clips))
-    return {
-        "task": "equivariance",
-        "clips": len(chosen),
-        "draws": draws,
-        "seed": seed,
-        "predictor": loaded.config.model.predictor.kind,
-        "similarity": {m: full_record(s) for m, s in scores.items()},
-        "paper": PAPER,
-        "centred": {m: centred_record(s) for m, s in scores.items()},
-        "ranking": {m: rank_among_draws(s["pairs"]) for m, s in scores.items()},
-        "augmentations": {m: part_records(s, plans[m]) for m, s in scores.items()},
-        "alone": {m: alone_records(s, plans[m]) for m, s in scores.items()},
-        "approximation": approximation(loaded, few, pipelines, seed=seed, progress=progress),
-        "checkpoint": loaded.meta,
-    }
-
-
 # Eqs. (11), (12): h_rep = E[h'] is taken as the mean over many really augmented inputs; the centroid of S predictions
 # should approach it as S grows. Two things stand beside it: the original (mean h, one pass and no predictor) and the
 # mean of S other really augmented inputs, which costs S passes of the encoder and is as close as anything drawn S
@@ -444,39 +412,110 @@ def _space(rows: Float[Tensor, "clips rows width"]) -> dict[str, Any]:
     }
 
 
-# A few clips under their draws, each view with its cosines.
+# The evaluator.
 
 
 @dataclass(frozen=True)
-class Example:
-    """One clip in one modality: the input, some of its views, and what was measured on each."""
+class Equivariance:
+    """The evaluator of the predictor: at most `count` clips, evenly spaced, under `draws` augmentations each.
 
-    name: str
-    modality: Modality
-    original: Tensor  # (C, H, W): an image in [0, 1], or (1, T, F) a standardised spectrogram
-    views: Tensor  # (views, C, H, W)
-    true: tuple[float, ...]
-    identity: tuple[float, ...]
-    another: tuple[float, ...]  # mean over the vectors of the clip's other draws
+    The centroid is compared with really augmented inputs on `centroid_clips` of them. `seed` draws everything; `split`
+    is for the record; `examples` clips of each modality are shown.
+    """
+
+    count: int = 500
+    draws: int = DRAWS
+    centroid_clips: int = CENTROID_CLIPS
+    seed: int = 0
+    split: str | None = None
+    batch: int = 16
+    examples: int = 3
+    report: Report = silent
+
+    primary = "similarity/audio/true/mean"
+    greater_is_better = True
+
+    def __call__(self, model: LoadedModel, dataset: Dataset) -> Results:
+        """Cosines under full draws and augmentation by augmentation, ranks, and the centroid's approximation."""
+        check_measurable(model.config)
+        chosen, pipelines = evenly(dataset, self.count), build_pipelines(model.config)
+        plans = {m: make_plan(p, m, clips=len(chosen), draws=self.draws, seed=self.seed) for m, p in pipelines.items()}
+        scores = measure(model, chosen, plans, batch=self.batch, progress=self.report)
+        few = evenly(dataset, min(self.count, self.centroid_clips))
+        assets: dict[str, bytes] = {}
+        record: dict[str, Any] = {
+            "task": "equivariance",
+            "split": self.split,
+            "clips": len(chosen),
+            "draws": self.draws,
+            "seed": self.seed,
+            "predictor": model.config.model.predictor.kind,
+            "similarity": {m: full_record(s) for m, s in scores.items()},
+            "paper": PAPER,
+            "centred": {m: centred_record(s) for m, s in scores.items()},
+            "ranking": {m: rank_among_draws(s["pairs"]) for m, s in scores.items()},
+            "augmentations": {m: part_records(s, plans[m]) for m, s in scores.items()},
+            "alone": {m: alone_records(s, plans[m]) for m, s in scores.items()},
+            "approximation": approximation(model, few, pipelines, seed=self.seed, progress=self.report),
+            "checkpoint": model.meta,
+            "examples": [
+                _example(model, chosen, i, m, plans[m], scores[m], assets)
+                for m in plans
+                for i in evenly_spaced(len(chosen), self.examples)
+            ],
+        }
+        return Results(
+            record, primary=self.primary, lines=tuple(_lines(record)), template="equivariance.html", assets=assets,
+            watch="similarity",
+        )  # fmt: skip
 
 
-@torch.inference_mode()
-def examples(
-    loaded: LoadedModel, clips: Dataset, *, seed: int = 0, count: int = 500, draws: int = DRAWS
-) -> list[Example]:
-    """Evenly spaced clips of those that were measured, under the first of the draws that were measured."""
-    chosen = evenly(clips, count)
-    found = []
-    for m, pipeline in build_pipelines(loaded.config).items():
-        plan = make_plan(pipeline, m, clips=len(chosen), draws=draws, seed=seed, parts=False)
-        for i in evenly_spaced(len(chosen), EXAMPLES):
-            batch, mine = collate([chosen.sample(i, chosen.frames // 2)]), plan.rows(i, i + 1)
-            x = prepare_batch(loaded.inputs, batch.to(loaded.device), m)
-            views = pipeline.apply(x.expand(draws, -1, -1, -1), mine.full)[:SHOWN].cpu()
-            scores = one_batch(_network(loaded, m), mine, x)
-            pairs = scores["pairs"][0]
-            own = pairs.diagonal()
-            another = (pairs.sum(dim=0) - own) / max(1, draws - 1)
-            shown = (tuple(v[:SHOWN].tolist()) for v in (own, scores["identity"][0], another))
-            found.append(Example(batch.ids[0], m, x[0].cpu(), views, *shown))
-    return found
+def _example(
+    model: LoadedModel, clips: Dataset, index: int, m: Modality, plan: Plan, scores: Scores, assets: dict[str, bytes]
+) -> dict[str, Any]:
+    """A clip and its first views, each with its cosines: true vector, identity, mean over the clip's other draws."""
+    x = prepare_batch(model.inputs, collate([clips.sample(index, clips.frames // 2)]), m)
+    views = plan.pipeline.apply(x.expand(plan.draws, -1, -1, -1), plan.rows(index, index + 1).full)[:SHOWN]
+    pairs, identity = scores["pairs"][index], scores["identity"][index]
+    own = pairs.diagonal()
+    another = (pairs.sum(dim=0) - own) / max(1, plan.draws - 1)
+    cosines = {"true": own, "identity": identity, "another": another}
+    limits = (float(x.quantile(0.02)), float(x.quantile(0.998)))
+
+    def shown(view: Tensor, name: str) -> str:
+        place = f"{ASSETS}/{m}-{index}-{name}.png"
+        if m == VISUAL:
+            assets[place] = image_png(pixels(view), scale=max(1, SIDE // view.shape[1]))
+        else:
+            assets[place] = spectrogram_png(view[0].numpy(), limits=limits)
+        return place
+
+    return {
+        "id": clips.clip(index).id,
+        "modality": m,
+        "image": shown(x[0], "original"),
+        "views": [
+            {"image": shown(view, f"draw-{k}"), **{name: round(float(v[k]), 4) for name, v in cosines.items()}}
+            for k, view in enumerate(views)
+        ],
+    }
+
+
+def _lines(record: dict[str, Any]) -> list[str]:
+    """The record in a few lines, for a terminal."""
+    lines = []
+    for m, v in record["similarity"].items():
+        rank = record["ranking"][m]
+        lines.append(
+            f"{m}: cosine {v['true']['mean']:.3f} (identity {v['identity']['mean']:.3f}, another draw "
+            f"{v['another_draw']['mean']:.3f}); finds its own view among {rank['draws']} in {rank['first']:.1f} % "
+            f"(chance {rank['chance_first']:.1f} %)"
+        )
+        for name, row in record["augmentations"][m].items():
+            told = ", ".join(
+                f"{row[k]['true_is']} {k.replace('_', ' ')} "
+                f"({row[k]['difference']:+.4f}\u00a0±\u00a0{row[k]['high'] - row[k]['difference']:.4f})"
+                for k in ("identity", "redrawn", "left_out")
+            )
+            lines.append(f"  {name}: {row['true']:.3f}, {told}")
+    return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -149,10 +150,17 @@ def banded_curves(
 # Whole plots of records: what templates call
 
 
-def spectrogram_png(spectrogram: Array, width: float = 1.9, height: float = 1.1, dpi: int = 70) -> bytes:
-    """One spectrogram (T, F), small, in its own colour scale."""
+def spectrogram_png(
+    spectrogram: Array,
+    width: float = 1.9,
+    height: float = 1.1,
+    dpi: int = 70,
+    limits: tuple[float, float] | None = None,
+) -> bytes:
+    """One spectrogram (T, F), small, in the given or its own colour scale."""
     figure = new_figure(width, height)
-    spectrogram_row([figure.add_subplot()], [spectrogram], (float(spectrogram.min()), float(spectrogram.max())))
+    own = (float(spectrogram.min()), float(spectrogram.max()))
+    spectrogram_row([figure.add_subplot()], [spectrogram], limits or own)
     return png(figure, dpi)
 
 
@@ -221,4 +229,39 @@ def confusion_plot(shares: Mapping[str, Mapping[str, Number]], classes: Sequence
         size = 8 if len(names) <= 25 else 6
         axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
         axis.set_yticks(range(len(names)), names, fontsize=size)
+    return png(figure)
+
+
+def augmentation_plot(parts: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, str]) -> bytes:
+    """Augmentation by augmentation: mean cosines of the true vector and the baselines, and their differences."""
+    figure = new_figure(11.0, 6.0)
+    above, below = figure.subplots(2, 1)
+    series = {"true": [v["true"] for v in parts.values()]}
+    series |= {label: [v[k]["mean"] for v in parts.values()] for k, label in baselines.items()}
+    bars(above, list(parts), series, "mean cosine with z'", digits=2)
+    above.margins(y=0.12)
+    above.legend(frameon=False, fontsize=8, ncols=len(series), loc="lower right", bbox_to_anchor=(1, 1))
+    found = {
+        f"true - {label}": [(v[k]["difference"], v[k]["low"], v[k]["high"]) for v in parts.values()]
+        for k, label in baselines.items()
+    }
+    intervals(below, list(parts), found, "difference of cosines, 95 % interval; linear below 0.001, then logarithmic")
+    below.set_xscale("symlog", linthresh=1e-3)
+    return png(figure)
+
+
+def centroid_plot(modalities: Mapping[str, Mapping[str, Any]], spaces: Mapping[str, str], kind: str) -> bytes:
+    """Cosines with the mean of real views against S, a panel per modality and space."""
+    figure = new_figure(11.0, 6.0)
+    grid = figure.subplots(len(modalities), len(spaces), squeeze=False)
+    for axes, (m, found) in zip(grid, modalities.items(), strict=True):
+        for axis, (space, label) in zip(axes, spaces.items(), strict=True):
+            v = found[space][kind]
+            series = {
+                name: [(p["mean"], p["p10"], p["p90"]) for p in v[k].values()]
+                for k, name in (("predicted", "centroid of S predictions"), ("real", "mean of S real views"))
+            }
+            at = [float(s) for s in v["predicted"]]
+            banded_curves(axis, at, series, {"original": v["original"]["mean"]}, "S", "cosine with the real mean")
+            axis.set_title(f"{m}, {label}", fontsize=9)
     return png(figure)

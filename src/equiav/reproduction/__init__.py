@@ -13,6 +13,7 @@ from equiav.reproduction.measure import measure_own, measure_retrieval
 from equiav.reproduction.plan import (
     Folders,
     Run,
+    finetune_folder,
     finetune_recipe,
     missing,
     plan,
@@ -51,6 +52,7 @@ __all__ = [
     "Table",
     "collect",
     "csv_text",
+    "finetune_folder",
     "finetune_recipe",
     "load_table",
     "load_tables",

@@ -1,5 +1,5 @@
-"""Tables with their results as Markdown, CSV and plots, and docs/reproduction/: every table of the paper beside what has
-been run here, from results files alone.
+"""Tables with their results as Markdown, CSV and plots, and docs/reproduction/: every table of the paper beside what
+has been run here, from results files alone.
 """
 
 from __future__ import annotations
@@ -326,16 +326,14 @@ def _sections(folders: Folders, tables: dict[str, Path]) -> list[Section]:
     for item in items:
         table = loaded.get(item.get("table", ""))
         results = [collect(table, scale, folders) for scale in SCALES if table and scale in table.scales]
-        commands = tuple(_command(r) for r in results) or tuple(filter(None, [item.get("command")]))
+        commands = [item["command"]] if "command" in item else []
+        for r in results:
+            more = " --list" if r.table.scales[r.scale].processes > 1 else ""
+            more += " --set data.path=PATH" if r.scale == "real" else ""
+            commands.append(f"equiav ablate configs/ablation/{r.table.path.name} --scale {r.scale}{more}")
         text = item.get("text", "")
-        made.append(Section(item["number"], item["subject"], commands, text, table, tuple(results)))
+        made.append(Section(item["number"], item["subject"], tuple(commands), text, table, tuple(results)))
     return made
-
-
-def _command(results: Results) -> str:
-    more = " --list" if results.table.scales[results.scale].processes > 1 else ""
-    more += " --set data.path=PATH" if results.scale == "real" else ""
-    return f"equiav ablate configs/ablation/{results.table.path.name} --scale {results.scale}{more}"
 
 
 def _overview(found: Sequence[Section]) -> str:

@@ -70,8 +70,9 @@ class Folders:
 
 def portable(config: Config) -> dict[str, Any]:
     """The recipe as stored in results: what differs from the defaults, places by their name only."""
-    # Defaults are left out, and keys have their first names, so that no later recipe makes finished runs strangers.
-    tree: dict[str, Any] = canonical_dump(config, exclude_defaults=True)
+    # Without defaults and as the first format spelled it, so that a key added to recipes or renamed later does not make
+    # every finished run a stranger.
+    tree = canonical_dump(config, exclude_defaults=True)
     tree.setdefault("data", {})["kind"] = config.data.kind
     for section, key in PLACES:
         if isinstance(tree.get(section, {}).get(key), str):
@@ -195,9 +196,10 @@ def _merged(first: Run, other: Run) -> Run:
 def finetune_recipe(run: Run, name: str) -> tuple[Path, tuple[str, ...]]:
     """The recipe of a dataset, beside the folder of the recipe that was pre-trained, and what changes its model.
 
-    What a row or `--set` changes in `model` holds for fine-tuning too: it starts from the run's encoders.
+    What a row or `--set` changes in the encoders holds for fine-tuning too: it starts from the run's.
     """
-    overrides = tuple(o for o in run.overrides if o.startswith(("model.", "model=")))
+    encoders = ("model=", "model.encoder", "model.audio", "model.visual")
+    overrides = tuple(o for o in run.overrides if o.startswith(encoders))
     return run.recipe.parents[1] / FINETUNING / f"{name}.yaml", overrides
 
 
@@ -230,6 +232,12 @@ def task_facts(run: Run, task: str) -> dict[str, Any] | None:
         chosen = run.sets[parts[0]]
         return {"data": Path(chosen.data).name, "list": Path(chosen.list).name if chosen.list else None}
     return None
+
+
+def finetune_folder(run: Run, out: Path, name: str, mode: str) -> Path:
+    """Where fine-tuning goes, below the folder of its run; a recipe that was changed gets another one."""
+    text = json.dumps(task_facts(run, f"{FINETUNING}.{name}.{mode}"), sort_keys=True)
+    return out / FINETUNING / f"{name}-{mode}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 # Results files: one per run, complete or extended later.

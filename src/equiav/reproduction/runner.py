@@ -6,7 +6,6 @@ write the results file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -46,6 +45,7 @@ from equiav.reproduction.plan import (
     Folders,
     Record,
     Run,
+    finetune_folder,
     finetune_recipe,
     missing,
     portable,
@@ -316,15 +316,11 @@ def _measured(run: Run, out: Path, todo: frozenset[str], record: Record, progres
 
 
 def _finetuned(run: Run, out: Path, name: str, mode: str, progress: Progress) -> float:
-    """Fine-tunes the run's encoders (or finds that done) and gives the recipe's own score on the test split.
-
-    Its folder is below the run's; a recipe that was changed gets another one.
-    """
+    """Fine-tunes the run's encoders (or finds that done) and gives the recipe's own score on the test split."""
     recipe, overrides = finetune_recipe(run, name)
     tune = load_config(recipe, overrides).finetune
     assert tune is not None  # checked before anything was trained
-    text = json.dumps(task_facts(run, f"{FINETUNING}.{name}.{mode}"), sort_keys=True)
-    folder = out / FINETUNING / f"{name}-{mode}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    folder = finetune_folder(run, out, name, mode)
     progress(f"fine-tuning on {name} ({mode})")
     changes = [*overrides, f"weights={out}", f"classifier.mode={mode}", f"seed={run.seed}"]
     folds = ["--folds"] if name in BY_FOLDS else []

@@ -140,13 +140,16 @@ class Results:
     def notes(self) -> tuple[list[str], list[str]]:
         """The notes on this scale that the numbers bear out, and for each of the others what contradicts it.
 
-        A note waits until the rows it speaks of have all their seeds; so does what is found on another split than
-        the table's own.
+        A note waits until the rows it speaks of have all their seeds, and is about the table's own split only.
         """
         said, contradicted = [], []
         for note in self.table.notes:
             claims = [(claim, column) for claim in note.claims for column in claim.metric]
-            complete = all(self._complete(row, column) for claim, column in claims for row in claim.rows)
+            complete = all(
+                set(row_seeds(self.table, self.table.row(row), self.scale)) <= self.values.get((row, column), {}).keys()
+                for claim, column in claims
+                for row in claim.rows
+            )
             if note.scale != self.scale or self.split != self.table.split or not complete:
                 continue
             wrong = [text for claim, column in claims if (text := self._contradiction(claim, column))]
@@ -156,10 +159,6 @@ class Results:
             else:
                 said.append(note.text)
         return said, contradicted
-
-    def _complete(self, row: str, column: str) -> bool:
-        seeds = row_seeds(self.table, self.table.row(row), self.scale)
-        return set(seeds) <= self.values.get((row, column), {}).keys()
 
     def _contradiction(self, claim: Claim, name: str) -> str | None:
         """What the numbers say instead of a claim about one column."""

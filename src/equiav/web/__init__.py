@@ -9,13 +9,11 @@ from equiav.web.examples import write_examples
 from equiav.web.limits import UploadLimits, spoken
 from equiav.web.map import Map, flatten, map_html
 from equiav.web.scenes import demo_index, write_film
-from equiav.web.security import Access, Security, stored_bytes
 from equiav.web.server import listening, own_folder, require_gradio, serve, stay_at_home, sweep, swept
 from equiav.web.service import Service, open_collection
 
 __all__ = [
     "Map",
-    "Security",
     "Service",
     "UploadLimits",
     "clips_html",

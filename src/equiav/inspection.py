@@ -1,4 +1,4 @@
-"""A prepared folder as one page: what it holds, what was left out and why, and clips to look at and listen to."""
+"""Data to look at and listen to, as pages: a prepared folder, and scenes of the generated world."""
 
 from __future__ import annotations
 
@@ -13,14 +13,30 @@ from matplotlib import colormaps
 from numpy.typing import NDArray
 from PIL import Image
 
-from equiav.data.shards import PreparedIndex, ShardDataset, read_meta, read_skipped
+from equiav.data import PreparedIndex, ShardDataset, World, read_meta, read_skipped
+from equiav.io import write_whole
 from equiav.media import FilterBank, power_range
-from equiav.report import Page, cards, data_uri, image, image_png, new_figure, png, row, table
+from equiav.report import (
+    Page,
+    cards,
+    data_uri,
+    image,
+    image_png,
+    new_figure,
+    outlined,
+    png,
+    render,
+    row,
+    spectrogram_png,
+    table,
+    wav,
+)
 from equiav.types import SPLITS, Split
 
 SHEET = 24
 MOST_LABELS = 30
 THUMBNAIL = 160
+SCALE = 3  # pixels of the page for one of a generated scene
 
 
 def write_inspection(folder: Path, out: Path) -> None:
@@ -139,3 +155,24 @@ def _spectrogram(data: ShardDataset, number: int) -> bytes:
     picture = (colormaps["magma"](scaled)[..., :3] * 255).astype(np.uint8)
     small = Image.fromarray(picture).resize((2 * THUMBNAIL, THUMBNAIL), Image.Resampling.BILINEAR)
     return image_png(np.array(small))
+
+
+def write_gallery(world: World, out: Path, *, count: int, start: int = 0) -> None:
+    """One row per scene: first, middle and last frame with boxes round what sounds, spectrogram, player, truth."""
+    bank = FilterBank(world.sample_rate, frames=16 * max(1, int(world.seconds * 100) // 16), bins=64)
+    scenes = []
+    for index in range(start, start + count):
+        waveform, frames, boxes = world.waveform(index), world.video(index), world.boxes(index)
+        shown = {}
+        for k in (0, world.frames // 2, world.frames - 1):
+            frame = frames[k].permute(1, 2, 0).numpy().repeat(SCALE, 0).repeat(SCALE, 1)
+            shown[k] = image_png(outlined(frame, boxes[k].numpy() * SCALE))
+        scenes.append(
+            {
+                "audio": wav(waveform.numpy(), world.sample_rate),
+                "spectrogram": spectrogram_png(bank(waveform[None])[0].numpy(), 2.4, 1.3, dpi=80),
+                "sounding": world.scene(index).sounding,
+                "frames": shown,
+            }
+        )
+    write_whole(out, render("world.html", scenes=scenes))
