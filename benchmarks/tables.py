@@ -6,9 +6,12 @@ python benchmarks/tables.py --check   # only says whether they are up to date
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import sys
+import types
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -270,6 +273,54 @@ def about_speed(make: Callable[..., speed_tables.Made], where: str | None = None
     return table
 
 
+def recipe_keys() -> str:
+    """Every section of a recipe: what it is for, its keys, their values and defaults."""
+    from equiav import config
+
+    places = {"data": ("World", "Shards", "Paired", "CavMae", "ForeignData"), "modalities.NAME": ("Modality",)}
+    for place, name in (
+        ("model.encoder", "Encoder"), ("model.predictor", "Predictor"), ("model.heads", "Heads"),
+        ("objective", "Objective"), ("objective.weights", "Weights"), ("optim", "Optim"), ("train", "Train"),
+        ("audio", "Audio"), ("visual", "Visual"), ("augment", "Augment"), ("augment.audio", "AudioAugment"),
+        ("augment.visual", "VisualAugment"), ("bank", "Bank"), ("classifier", "Classifier"), ("finetune", "Finetune"),
+        ("finetune.audio", "FinetuneAudio"), ("finetune.visual", "FinetuneVisual"),
+    ):  # fmt: skip
+        places[place] = (name,)
+    parts = []
+    for place, names in places.items():
+        for name in names:
+            section = getattr(config, f"{name}Config")
+            kind = section.model_fields["kind"].default if len(names) > 1 else ""
+            title = f"## {place}" + (f", kind {kind if isinstance(kind, str) else 'module:attribute'}" if kind else "")
+            rows = [
+                [f"`{key}`", values_of(field.annotation), default_of(field)]
+                for key, field in section.model_fields.items() if not isinstance(field.default, config.Section)
+            ]  # fmt: skip
+            parts += [title, inspect.getdoc(section) or "", markdown(["key", "values", "default"], rows)]
+    return "\n\n".join(parts)
+
+
+def values_of(annotation: Any) -> str:
+    """The values of a key, in words."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return " or ".join(values_of(part) for part in typing.get_args(annotation))
+    if typing.get_origin(annotation) is typing.Annotated:
+        return values_of(typing.get_args(annotation)[0])
+    if typing.get_origin(annotation) is typing.Literal:
+        return ", ".join(f"`{value}`" for value in typing.get_args(annotation))
+    if typing.get_origin(annotation) is tuple:
+        return f"{len(typing.get_args(annotation))} numbers"
+    words = {bool: "`true`, `false`", int: "integer", float: "number", str: "text", type(None): "`null`"}
+    return words.get(annotation, "mapping")
+
+
+def default_of(field: Any) -> str:
+    if field.is_required():
+        return "needed"
+    value = field.get_default(call_default_factory=True)
+    return f"`{value}`" if isinstance(value, str) else f"`{json.dumps(value)}`"
+
+
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "augment": (("augment.json",), augment),
     "training_step": (("training_step.json",), training_step),
@@ -286,6 +337,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "loader": (("loader.json",), loader),
     "search": (("search.json",), search),
     "retrieval": (("retrieval.json",), retrieval),
+    "recipe_keys": ((), recipe_keys),  # from the code
     "variants": ((), variants),  # from results/ablation
     "paired": (("class_paired.json", "av_mnist.json"), paired),
     "equivariance": (("equivariance_world.json",), equivariance),

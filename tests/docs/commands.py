@@ -44,6 +44,7 @@ def parsed(words: list[str]) -> None:
     group: Any = typer.main.get_command(app)
     context = group.context_class(group, info_name="equiav")
     path: list[str] = []
+    words = words[2:] if words[0] == "--import" else words
     while hasattr(group, "get_command"):  # a group of commands
         name = words[0]
         command = group.get_command(context, name)

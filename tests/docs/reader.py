@@ -16,7 +16,7 @@ from equiav.checkpoint import save_model
 from equiav.data import World, split_of
 from equiav.web import write_film
 from tests.data.test_readers import MINIATURES, media_of
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import ROOT, blocks
 from tests.media.making import sine, write_media
 from tests.paper import golden_recipe
 from tests.training.small import small_config
@@ -44,6 +44,8 @@ def furnish(place: Path) -> None:
     for root, name in PUBLISHED.items():
         published(place / "root" / root, name, world)
     esc50(place / "root/data/ESC-50-master")
+    loss = next(block for block in blocks(ROOT / "docs/how-to/extend.md") if block.kind == "python")
+    (place / "mine.py").write_text(loss.text)
 
 
 def models(place: Path) -> None:

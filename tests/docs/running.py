@@ -60,7 +60,7 @@ def run(command: str) -> None:
 
 def added(words: list[str]) -> list[str]:
     """What the test adds; the reader's command is the one on the page."""
-    match words[:2]:
+    match words[2:4] if words[0] == "--import" else words[:2]:
         case ["pretrain" | "finetune", recipe]:
             return [*SMALL, *(WORLD if "world" in recipe else [])]
         case ["ablate", _] if "--list" not in words:  # its runs take hours; tests/reproduction trains a small table

@@ -112,5 +112,5 @@ def test_a_wrong_command_is_noticed(command):
 
 def test_every_page_is_read():
     names = {block.page.name for block in BLOCKS}
-    assert {"README.md", "quickstart.md", "method.md", "scale.md", "reproduction.md"} <= names
+    assert {"README.md", "quickstart.md", "method.md", "scale.md", "extend.md", "table-5.md"} <= names
     assert len(of("python")) >= 10

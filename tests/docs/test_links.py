@@ -12,7 +12,7 @@ import pytest
 from tests.docs.blocks import ROOT, pages
 
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-INCLUDED = {ROOT / "docs/paper.md": ROOT / "PAPER.md"}  # by --8<--
+INCLUDED = {ROOT / "docs/explanation/paper.md": ROOT / "PAPER.md"}  # by --8<--
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -68,7 +68,7 @@ def said_by_the_code() -> list[str]:
 
 
 def messages() -> list[str]:
-    page = (ROOT / "docs/troubleshooting.md").read_text()
+    page = (ROOT / "docs/how-to/troubleshooting.md").read_text()
     return re.findall(r"^\| `(.*?)` \|", page, re.MULTILINE)
 
 

@@ -44,7 +44,7 @@ def test_nothing_is_fetched(site):
 
 
 def test_the_reference_holds_the_docstrings(site):
-    page = (site / "api.html").read_text()
+    page = (site / "reference/api.html").read_text()
     assert "Unit vectors (float32) of sounds and pictures" in page  # Embedder
     assert "The k nearest entries, best first" in page  # Index.search
     assert page.count("doc-heading") > 40
