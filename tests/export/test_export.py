@@ -47,9 +47,9 @@ def exported(tmp_path_factory):
 
 
 def reference(loaded, x):
-    if x.ndim == 2:
-        return F.normalize(loaded.embed_spectrograms(loaded.spectrograms(x)), dim=1)
-    return F.normalize(loaded.embed_pictures(loaded.pictures(x)), dim=1)
+    modality = "audio" if x.ndim == 2 else "visual"
+    inputs = loaded.inputs[modality]
+    return F.normalize(loaded.embed(modality, inputs.finish(inputs.prepare(x))), dim=1)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
