@@ -59,7 +59,7 @@ def test_tables_that_are_read(block, tmp_path):
     if "kind" in rows[0]:
         assert len(read_manifest(block.text.encode(), tmp_path)) == len(rows)
         return
-    assert set(rows[0]) <= COLUMNS
+    assert set(rows[0]) <= set(COLUMNS)
     (tmp_path / "videos.csv").write_text(block.text)
     assert len(find_sources(tmp_path / "videos.csv")) == len(rows)
 

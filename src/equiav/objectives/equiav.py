@@ -84,7 +84,8 @@ class EquiAVObjective(Objective):
         model: one branch per modality.
         augment: the augmentation pipelines by modality.
         inputs: how raw inputs become encoder inputs, by modality.
-        intra, inter: what is learnt within a modality and contrasted between two; the defaults are the paper's.
+        intra: what is learnt within a modality; the default is the paper's.
+        inter: what is contrasted between two modalities; the default is the paper's.
         loss: the intra-modal loss, a function of (z_hat, z', tau).
         weights: the lambdas of Eq. (16) by term: inter, intra_audio, ...; terms that are not named weigh 1.
         representations: S, the number of vectors in a centroid.
