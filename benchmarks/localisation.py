@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from equiav.build import build_dataset
-from equiav.evaluation import METHODS, localisation_record, localise_dataset, method_of
+from equiav.evaluation import METHODS, Localisation, method_of
 from equiav.inference import LoadedModel, load_model
 from equiav.io import provenance, write_json
 
@@ -24,10 +24,11 @@ RESULTS = Path(__file__).parent / "results"
 def localisation(loaded: LoadedModel) -> dict[str, Any]:
     def measured(split: Any, method: Any) -> dict[str, Any]:
         clips = build_dataset(loaded.config, split)
-        return localisation_record(clips, localise_dataset(loaded, clips, method=method))
+        found: dict[str, Any] = Localisation(method=method, examples=0)(loaded, clips)["localisation"]
+        return found
 
     return {
-        "method": method_of(loaded, None),
+        "method": method_of(loaded),
         "test": measured("test", None),
         "validation": {method: measured("validation", method) for method in METHODS},
     }

@@ -14,27 +14,20 @@ import sys
 import time
 from pathlib import Path
 
-from equiav.build import build_bank, build_dataset, build_inputs, build_model
+from equiav.build import build_dataset, build_model
 from equiav.config import load_config
-from equiav.evaluation import Record, retrieval_record
-from equiav.inference import load_model
+from equiav.evaluation import Retrieval
+from equiav.inference import LoadedModel, load_model, with_banks
 from equiav.io import provenance, write_json
-from equiav.models import EquiAV
 from equiav.training import train_on_cores
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
 
 
-def held_out(model: EquiAV, recipe: Path, overrides: tuple[str, ...]) -> Record:
-    config = load_config(recipe, overrides)
-    return retrieval_record(
-        model.eval(),
-        build_dataset(config, "test"),
-        build_inputs(config),
-        {m: build_bank(config, m) for m in ("audio", "visual")},
-        config.objective.representation,
-    )
+def held_out(model: LoadedModel) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = Retrieval(examples=0)(model, build_dataset(model.config, "test"))["retrieval"]
+    return found
 
 
 def main() -> None:
@@ -51,8 +44,8 @@ def main() -> None:
             recipe, overrides, out, processes=2, say=lambda line, s=seed: print(f"seed {s}: {line}", flush=True)
         )
         seconds = time.perf_counter() - start
-        untrained = held_out(build_model(load_config(recipe, overrides)), recipe, overrides)
-        trained = held_out(load_model(out).model, recipe, overrides)
+        config = load_config(recipe, overrides)
+        untrained, trained = held_out(with_banks(build_model(config).eval(), config)), held_out(load_model(out))
         runs[str(seed)] = {"seconds": seconds, "test": trained, "untrained": untrained}
         record = {"recipe": f"configs/pretrain/{name}.yaml", "split": "test", "seeds": runs, "provenance": provenance()}
         write_json(ROOT / "benchmarks/results" / f"{name}.json", record)

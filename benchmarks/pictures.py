@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equiav.build import build_dataset, build_pipelines
-from equiav.data import ClipDataset, WorldDataset, picture_boxes
+from equiav.data import Dataset, WorldDataset
 from equiav.evaluation import heat_maps
 from equiav.inference import LoadedModel, load_model
 from equiav.media import normalise, to_float
@@ -47,7 +47,7 @@ def scatter(axis: Axes, points: Tensor, **style: object) -> None:
 @torch.inference_mode()
 def clouds(loaded: LoadedModel, frame: Tensor) -> tuple[Tensor, Tensor]:
     """u(h, t_i) of one picture (3, H, W) for drawn vectors, and MeanPool(f(t_i(x))) of the really augmented picture."""
-    pipeline, branch = build_pipelines(loaded.config.augment)["visual"], loaded.model.visual
+    pipeline, branch = build_pipelines(loaded.config)["visual"], loaded.model["visual"]
     draws = pipeline.sample(VECTORS, generator(0, 0, "pictures"))
     t = pipeline.encode(draws)
     x = to_float(frame[None])
@@ -59,7 +59,7 @@ def clouds(loaded: LoadedModel, frame: Tensor) -> tuple[Tensor, Tensor]:
 @torch.inference_mode()
 def _followed(axis: Axes, loaded: LoadedModel, h_hat: Tensor, h_aug: Tensor) -> None:
     """Where the predictor says that each augmentation moves one scene, and where it really does."""
-    net = loaded.model.visual
+    net = loaded.model["visual"]
     z_hat, z_aug = F.normalize(net.g_intra(h_hat), dim=1), F.normalize(net.g_intra(h_aug), dim=1)
     mean, directions = planes(torch.cat([z_hat, z_aug]))
     predicted, real = (z_hat - mean) @ directions, (z_aug - mean) @ directions
@@ -71,8 +71,8 @@ def _followed(axis: Axes, loaded: LoadedModel, h_hat: Tensor, h_aug: Tensor) -> 
     axis.legend(fontsize=7, loc="best")
 
 
-def centroid_figure(loaded: LoadedModel, clips: ClipDataset, path: Path) -> None:
-    frames = [clips.sample(i, clips.frames // 2).frame for i in range(SCENES)]
+def centroid_figure(loaded: LoadedModel, clips: Dataset, path: Path) -> None:
+    frames = [clips.sample(i, clips.frames // 2).inputs["visual"] for i in range(SCENES)]
     pairs = [clouds(loaded, frame) for frame in frames]
     figure = new_figure(10.5, 4.4)
     grid = figure.add_gridspec(SCENES, 3, width_ratios=[1, 5, 5])
@@ -85,8 +85,8 @@ def centroid_figure(loaded: LoadedModel, clips: ClipDataset, path: Path) -> None
     one, several = figure.add_subplot(grid[:, 1]), figure.add_subplot(grid[:, 2])
     _followed(one, loaded, *pairs[0])
     with torch.inference_mode():
-        z = [F.normalize(loaded.model.visual.g_inter(h_hat), dim=1) for h_hat, _ in pairs]
-        z_bar = [loaded.model.visual.g_inter(centroid(h_hat[None])) for h_hat, _ in pairs]
+        z = [F.normalize(loaded.model["visual"].g_inter(h_hat), dim=1) for h_hat, _ in pairs]
+        z_bar = [loaded.model["visual"].g_inter(centroid(h_hat[None])) for h_hat, _ in pairs]
     mean, directions = planes(torch.cat(z))
     for points, middle, colour in zip(z, z_bar, COLOURS, strict=True):
         scatter(several, (points - mean) @ directions, s=8, c=colour, alpha=0.5)
@@ -110,14 +110,15 @@ def localisation_figure(loaded: LoadedModel, clips: WorldDataset, path: Path) ->
     chosen = telling(clips)
     middle = clips.frames // 2
     samples = [clips.sample(i, middle) for i in chosen]
-    frames = torch.stack([s.frame for s in samples])
-    z_a = loaded.embed_spectrograms(loaded.spectrograms(torch.stack([s.waveform for s in samples])))
-    x = loaded.pictures(frames)
+    frames = torch.stack([s.inputs["visual"] for s in samples])
+    audio = loaded.inputs["audio"]
+    z_a = loaded.embed("audio", audio.finish(audio.prepare(torch.stack([s.inputs["audio"] for s in samples]))))
+    x = loaded.frames(frames)
     own, other = heat_maps(loaded, x, z_a), heat_maps(loaded, x, z_a.roll(1, dims=0))
     figure = new_figure(1.75 * len(chosen), 5.4)
     axes = figure.subplots(3, len(chosen))
     pictures = [np.ascontiguousarray(frame.permute(1, 2, 0).numpy()) for frame in frames]
-    boxes = [picture_boxes(clips, i, middle).numpy() for i in chosen]
+    boxes = [clips.boxes(i, middle).numpy() for i in chosen]
     sounds = ["-".join(clips.scene(i).labels) for i in chosen]
     rows: list[tuple[list[NDArray[np.uint8]], list[str]]] = [
         ([outlined(p, b) for p, b in zip(pictures, boxes, strict=True)], [f"{s} sounds" for s in sounds]),

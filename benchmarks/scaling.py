@@ -90,16 +90,15 @@ def prepare_stage(folder: Path, count: int) -> int:
 
 
 def embed_stage(folder: Path, count: int) -> int:
-    from equiav.build import build_bank, build_inputs, build_model
+    from equiav.build import build_model
     from equiav.config import load_config
     from equiav.data import ShardDataset
     from equiav.evaluation import embed_dataset
+    from equiav.inference import with_banks
 
     config = load_config(ROOT / "configs/pretrain/smoke.yaml")
     clips = ShardDataset(folder / f"shards-{count}", None, size=config.visual.size)
-    banks = {m: build_bank(config, m) for m in ("audio", "visual")}
-    found = embed_dataset(build_model(config), clips, build_inputs(config), banks, "centroid")
-    return len(found.names)
+    return len(embed_dataset(with_banks(build_model(config), config), clips).ids)
 
 
 def index_stage(folder: Path, count: int) -> int:

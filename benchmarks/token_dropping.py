@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from base_step import SIZES, Stepper, config_of
-from equiav.build import build_dataset, build_inputs
-from equiav.evaluation import retrieval_record
+from equiav.build import build_dataset
+from equiav.evaluation import Retrieval
 from equiav.inference import load_model
 from equiav.io import provenance, write_json
 from equiav.reproduction import paired_difference
@@ -74,9 +74,7 @@ def trained(keep: float, seed: int, out: Path, overrides: list[str]) -> dict[str
     label = f"keep {keep}, seed {seed}"
     train_on_cores(RECIPE, changes, out, processes=1, say=lambda line: print(f"{label}: {line}", flush=True))
     loaded = load_model(out)
-    config = loaded.config
-    clips, inputs = build_dataset(config, "test"), build_inputs(config)
-    found = retrieval_record(loaded.model, clips, inputs, loaded.banks, config.objective.representation)
+    found = Retrieval(examples=0)(loaded, build_dataset(loaded.config, "test"))["retrieval"]
     return {
         "steps": loaded.meta["step"], "cpu_seconds": children_cpu() - before,
         **{f"{way}/{k}": found[way][k] for way in WAYS for k in RECALLS},

@@ -1,15 +1,40 @@
 """The public names, and how little importing them costs."""
 
+import json
+import os
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
 
 import equiav
+
+NAMES = Path(__file__).with_name("public_names.json")
+ROOMS = (
+    "augment", "data", "evaluation", "inference", "losses", "media", "models", "objectives", "report", "reproduction",
+    "search", "training", "web",
+)  # fmt: skip
 
 
 def test_public_names_are_pinned():
     assert sorted(equiav.__all__) == ["Embedder", "Index", "__version__", "load_model"]
     assert dir(equiav) == sorted(equiav.__all__)
     assert all(callable(getattr(equiav, name)) for name in ("Embedder", "Index", "load_model"))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_names_of_every_subpackage_are_pinned(room):
+    """A name that appears or goes is a decision: EQUIAV_REFREEZE=1 writes the list again."""
+    module = import_module(f"equiav.{room}")
+    assert sorted(module.__all__) == sorted(set(module.__all__))
+    assert all(hasattr(module, name) for name in module.__all__)
+    pinned = json.loads(NAMES.read_text()) if NAMES.exists() else {}
+    if os.environ.get("EQUIAV_REFREEZE"):
+        NAMES.write_text(json.dumps({**pinned, room: sorted(module.__all__)}, indent=1, sort_keys=True) + "\n")
+        return
+    assert sorted(module.__all__) == pinned[room]
 
 
 def loaded_after(code):

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 __all__ = ["Embedder", "Index", "__version__", "load_model"]
 
 # torch takes a second to import: public names are resolved when first used, so `equiav --help` stays quick.
-_HOME = {"load_model": "equiav.inference", "Embedder": "equiav.inference", "Index": "equiav.search.index"}
+_HOME = {"load_model": "equiav.inference", "Embedder": "equiav.inference", "Index": "equiav.search"}
 
 
 def __getattr__(name: str) -> Any:

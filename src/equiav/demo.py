@@ -106,7 +106,7 @@ def _similarity(model: LoadedModel, scenes: Dataset) -> list[list[float]]:
     return [[round(value, 3) for value in row] for row in (a @ v.T).tolist()]
 
 
-def training_curves(log: Path) -> dict[str, dict[str, list[list[float]]]]:
+def training_curves(log: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """Losses and retrieval on validation against the step, by axis and name, from a run's log."""
     records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     train = [r for r in records if r["kind"] == "train"]
@@ -114,6 +114,6 @@ def training_curves(log: Path) -> dict[str, dict[str, list[list[float]]]]:
     losses = {"inter": "inter-modal", "intra_audio": "intra-modal, audio", "intra_visual": "intra-modal, visual"}
     ways = {"audio_to_video/R@10": "audio to video", "video_to_audio/R@10": "video to audio"}
     return {
-        "loss": {name: [[r["step"], r[k]] for r in train] for k, name in losses.items()},
-        "R@10 on validation, per cent": {name: [[r["step"], r[k]] for r in checks] for k, name in ways.items()},
+        "loss": {name: [(r["step"], r[k]) for r in train] for k, name in losses.items()},
+        "R@10 on validation, per cent": {name: [(r["step"], r[k]) for r in checks] for k, name in ways.items()},
     }

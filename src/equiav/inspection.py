@@ -16,21 +16,7 @@ from PIL import Image
 from equiav.data import PreparedIndex, ShardDataset, World, read_meta, read_skipped
 from equiav.io import write_whole
 from equiav.media import FilterBank, power_range
-from equiav.report import (
-    Page,
-    cards,
-    data_uri,
-    image,
-    image_png,
-    new_figure,
-    outlined,
-    png,
-    render,
-    row,
-    spectrogram_png,
-    table,
-    wav,
-)
+from equiav.report import image_png, new_figure, outlined, png, render, spectrogram_png, wav
 from equiav.types import SPLITS, Split
 
 SHEET = 24
@@ -42,48 +28,31 @@ SCALE = 3  # pixels of the page for one of a generated scene
 def write_inspection(folder: Path, out: Path) -> None:
     """Counts, durations, labels, splits, reasons, and a sheet of 24 clips, in one file that needs nothing else."""
     meta, index, skipped = read_meta(folder), PreparedIndex(folder), list(read_skipped(folder))
-    page = Page(f"Prepared data: {folder.name}")
-    page.add(cards(_figures(meta)))
-    page.heading("Splits").add(_splits(index))
-    page.heading("How long clips last").figure(_histogram(index.times[:, 1]))
     labels = Counter(label for i in range(len(index)) for label in index.labels(i))
-    if labels:
-        page.heading("Labels").figure(_bars(labels), f"{len(labels)} labels; the {MOST_LABELS} most frequent at most")
-    page.heading("Left out")
-    if skipped:
-        page.add(table(("reason", "count", "for example"), _reasons(skipped)))
-        page.text("Every file and stretch is listed in skipped.csv.", note=True)
-    else:
-        page.text("No file, and no part of one but tails shorter than 2 s.")
-    page.heading("Clips").text("Middle picture, spectrogram and sound of clips spread over the folder.", note=True)
-    for split in SPLITS:
-        page.add(*_sheet(folder, split, index))
-    page.write(out)
+    html = render(
+        "inspection.html",
+        name=folder.name,
+        meta=meta,
+        splits=_splits(index),
+        durations=_histogram(index.times[:, 1]),
+        labels=len(labels),
+        label_bars=_bars(labels) if labels else None,
+        most_labels=MOST_LABELS,
+        reasons=_reasons(skipped),
+        clips=[clip for split in SPLITS for clip in _sheet(folder, split, index)],
+    )
+    write_whole(out, html)
 
 
-def _figures(meta: dict[str, Any]) -> list[tuple[str, str]]:
-    spectrogram, sources = meta["spectrogram"], meta["sources"]
-    found = [
-        ("clips", f"{meta['clips']:,}"),
-        ("hours", f"{meta['seconds'] / 3600:.3g}"),
-        ("files used", f"{sources['used']:,}"),
-        ("files left out", f"{sources['skipped']:,}"),
-        ("modalities", " + ".join(meta["modalities"])),
-    ]
-    if spectrogram["mean"] is not None:
-        found.append(("spectrogram mean, deviation", f"{spectrogram['mean']:.3f}, {spectrogram['std']:.3f}"))
-    return found
-
-
-def _splits(index: PreparedIndex) -> str:
-    rows = []
+def _splits(index: PreparedIndex) -> list[tuple[str, str, str, str]]:
+    rows: list[tuple[str, str, str, str]] = []
     for number, split in enumerate(SPLITS):
         chosen = np.flatnonzero(index.split == number)
         if len(chosen):
             hours = float(index.times[chosen, 1].sum()) / 3600
             sources = len({index.text("names", int(i)) for i in chosen})
             rows.append((split, f"{len(chosen):,}", f"{sources:,}", f"{hours:.3g}"))
-    return table(("split", "clips", "files", "hours"), rows)
+    return rows
 
 
 def _histogram(seconds: NDArray[np.float64]) -> bytes:
@@ -109,7 +78,7 @@ def _bars(labels: Counter[str]) -> bytes:
 
 
 def _reasons(skipped: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Reasons that differ only in their figures or in the file they name are one."""
+    """Reasons that differ only in their numbers or in the file they name are one."""
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for source, _, reason in skipped:
@@ -120,30 +89,33 @@ def _reasons(skipped: Sequence[tuple[str, str, str]]) -> list[tuple[str, str, st
     return [(kind, f"{count:,}", examples[kind][:60]) for kind, count in counts.most_common()]
 
 
-def _sheet(folder: Path, split: Split, index: PreparedIndex) -> list[str]:
+def _sheet(folder: Path, split: Split, index: PreparedIndex) -> list[dict[str, Any]]:
     """Clips spread evenly over a split, as many as its share of the sheet."""
     count = int((index.split == SPLITS.index(split)).sum())
     if not count:
         return []
     data = ShardDataset(folder, split, size=THUMBNAIL)
     shown = min(count, max(1, round(SHEET * count / len(index))))
-    cells = [_cells(data, i * count // shown, split) for i in range(shown)]
-    return [row([cell for clip in cells[i : i + 2] for cell in clip]) for i in range(0, shown, 2)]
+    return [_shown(data, i * count // shown, split) for i in range(shown)]
 
 
-def _cells(data: ShardDataset, number: int, split: Split) -> list[str]:
-    title = f"{split}: {data.source(number)[-60:]} {', '.join(data.labels(number))}"
-    cells = []
+def _shown(data: ShardDataset, number: int, split: Split) -> dict[str, Any]:
+    """The middle frame, the spectrogram and the audio of a clip, as files; None of what it does not have."""
+    clip: dict[str, Any] = {
+        "title": f"{split}: {data.source(number)[-60:]} {', '.join(data.labels(number))}",
+        "seconds": data.clip(number).seconds,
+        "frame": None,
+        "spectrogram": None,
+        "audio": None,
+    }
     if data.frames:
-        picture = data.frame(number, data.frames // 2, whole=True).permute(1, 2, 0).numpy()
-        small = Image.fromarray(picture)
+        frame = data.frame(number, data.frames // 2, whole=True).permute(1, 2, 0).numpy()
+        small = Image.fromarray(frame)
         small.thumbnail((2 * THUMBNAIL, THUMBNAIL))
-        cells.append(image(image_png(np.array(small)), title))
+        clip["frame"] = image_png(np.array(small))
     if "audio" in data.modalities:
-        cells.append(image(_spectrogram(data, number), f"{data.clip(number).seconds:.1f} s" if data.frames else title))
-        sound = data_uri("audio/flac", data.audio_file(number))
-        cells.append(f'<audio controls preload="none" src="{sound}"></audio>')
-    return cells
+        clip |= {"spectrogram": _spectrogram(data, number), "audio": data.audio_file(number)}
+    return clip
 
 
 def _spectrogram(data: ShardDataset, number: int) -> bytes:
@@ -152,8 +124,8 @@ def _spectrogram(data: ShardDataset, number: int) -> bytes:
     energies = bank(waveform[None])[0]
     low, high = power_range(energies)
     scaled = ((energies - low) / max(high - low, 1e-6)).clamp(0, 1).T.flip(0).numpy()
-    picture = (colormaps["magma"](scaled)[..., :3] * 255).astype(np.uint8)
-    small = Image.fromarray(picture).resize((2 * THUMBNAIL, THUMBNAIL), Image.Resampling.BILINEAR)
+    image = (colormaps["magma"](scaled)[..., :3] * 255).astype(np.uint8)
+    small = Image.fromarray(image).resize((2 * THUMBNAIL, THUMBNAIL), Image.Resampling.BILINEAR)
     return image_png(np.array(small))
 
 

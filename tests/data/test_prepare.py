@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -21,11 +22,16 @@ import torch
 
 from equiav.data import (
     Failure,
+    Outcome,
     PreparedIndex,
     ShardDataset,
     Workers,
+    clip_of,
     find_sources,
+    fragment_path,
+    key_of,
     merge,
+    pack,
     prepare,
     read_meta,
     read_skipped,
@@ -347,17 +353,24 @@ def test_stretches_and_labels_from_tables(media, tmp_path):
     table = tmp_path / "list.csv"
     film = media / "day1/film04.mp4"
     table.write_text(
-        "path,start,seconds,labels,split,extra\n"
-        f"{film},0,1.5,dog;cat,train,x\n"
-        f"{film},2,2,,validation,\n"
-        f"{film},40,2,,,\n"
+        "path,start,seconds,labels,split,fold,boxes,extra\n"
+        f'{film},0,1.5,dog;cat,train,4,"[[0,0.25,0.5,1]]",x\n'
+        f"{film},2,2,,validation,,,\n"
+        f"{film},40,2,,,,,\n"
     )
     sources = find_sources(table)
     assert [source.labels for source in sources] == [("dog", "cat"), (), ()]
+    assert [source.metadata for source in sources] == [{"extra": "x"}, {}, {}]
     summary = prepare(sources, tmp_path / "out", workers=1, short_side=48)
     assert (summary.clips, summary.skipped) == (2, 1)
     data = ShardDataset(tmp_path / "out", "train")
-    assert data.labels(0) == ("dog", "cat")
+    name = f"{film}@0"
+    assert replace(data.clip(0), id="", seconds=1.5) == Clip(
+        "", name, film, seconds=1.5, labels=("dog", "cat"), split="train", group=str(film), fold=4,
+        boxes=((0.0, 0.25, 0.5, 1.0),),
+    )  # fmt: skip
+    assert data.clip(0).id == data.name(0)
+    assert data.modalities == ("audio", "visual")
     assert data.clip(0).seconds == pytest.approx(1.5)
     later = ShardDataset(tmp_path / "out", "validation")
     assert later.clip(0).start == 2
@@ -462,6 +475,33 @@ def test_a_script_without_a_guard_is_told_so(media, tmp_path):
     )
     assert run.returncode == 1
     assert "DataError: a worker process did not start; a script that prepares" in run.stderr
+
+
+def test_clips_are_not_held_in_memory(tmp_path, monkeypatch):
+    """Journal and index are streamed: preparing 6,000 clips holds little more than the outcome of one source."""
+    sources = [Clip(f"film{k:02d}.mp4", path=tmp_path / f"{k}.mp4") for k in range(30)]
+
+    def many(cutter, jobs, workers):
+        for number, source in jobs:
+            made = [
+                pack(
+                    clip_of(source, key_of(source.id, k), float(k), 1.0),
+                    [("flac", b"x"), ("json", b"{}")],
+                    (1.0, 2.0, 3.0),
+                )
+                for k in range(200)
+            ]
+            fragment_path(cutter.folder, number).write_bytes(b"".join(blob for blob, _ in made))
+            yield Outcome(number, clips=tuple(stored for _, stored in made))
+
+    monkeypatch.setattr(PREPARE, "_in_workers", many)
+    tracemalloc.start()
+    summary = prepare(sources, tmp_path / "out", workers=1, shard_bytes=100_000)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert summary.clips == 6000
+    assert len(ShardDataset(tmp_path / "out", None)) == 6000
+    assert most < 400 * 6000  # bytes; a clip as an object takes about 1,500
 
 
 def test_only_regular_files_are_read(media, tmp_path):

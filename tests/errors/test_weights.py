@@ -60,13 +60,11 @@ def test_import_export_through_files(tmp_path, state):
     assert loaded.config.model.encoder.norm_eps == 1e-5
     assert loaded.banks["audio"].shape == (64, 24)
     x = torch.randn(2, 1, 128, 128, generator=torch.Generator().manual_seed(0))
-    before = loaded.embed_spectrograms(x)
+    before = loaded.embed("audio", x)
     for name in ("back.pth", "back.safetensors"):
         assert "tensors in the released format" in convert(tmp_path / "ours", tmp_path / name)
         convert(tmp_path / name, tmp_path / f"{name}-again", heads=4)
-        torch.testing.assert_close(
-            load_model(tmp_path / f"{name}-again").embed_spectrograms(x), before, atol=1e-5, rtol=0
-        )
+        torch.testing.assert_close(load_model(tmp_path / f"{name}-again").embed("audio", x), before, atol=1e-5, rtol=0)
     with pytest.raises(CheckpointError, match="exists already"):
         convert(source, tmp_path / "ours", heads=4)
 

@@ -1,6 +1,5 @@
 """An exported folder: ONNX equal to the model, loadable, with a card; and every refusal."""
 
-import importlib
 import json
 import re
 import shutil
@@ -12,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import yaml
 
+from equiav import export as graphs_module
 from equiav.build import build_model
 from equiav.checkpoint import save_model
 from equiav.config import Config
@@ -19,8 +19,6 @@ from equiav.errors import CheckpointError, EquiAVError
 from equiav.export import export, found_results, measurements, run_graph, shareable, write_graph
 from equiav.inference import load_model
 from tests.training.small import small_config
-
-graphs_module = importlib.import_module("equiav.export")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,9 +47,9 @@ def exported(tmp_path_factory):
 
 
 def reference(loaded, x):
-    if x.ndim == 2:
-        return F.normalize(loaded.embed("audio", loaded.inputs["audio"].prepare(x)), dim=1)
-    return F.normalize(loaded.embed("visual", loaded.frames(x)), dim=1)
+    modality = "audio" if x.ndim == 2 else "visual"
+    inputs = loaded.inputs[modality]
+    return F.normalize(loaded.embed(modality, inputs.finish(inputs.prepare(x))), dim=1)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])

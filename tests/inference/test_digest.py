@@ -83,7 +83,7 @@ FIRST = [
 def first_digest(loaded):
     digest = hashlib.sha256(json.dumps(FIRST).encode())
     digest.update(b"centroid")
-    banks = {f"bank.{m.value}": bank for m, bank in loaded.banks.items()}
+    banks = {f"bank.{m}": bank for m, bank in loaded.banks.items()}
     for name, tensor in sorted({**loaded.model.state_dict(), **banks}.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.numpy().tobytes())

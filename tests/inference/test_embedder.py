@@ -223,17 +223,15 @@ def test_windows_of_what_is_missing(embedder, files, tmp_path):
 
 def test_as_in_evaluation_with_all_frames(embedder):
     """The picture vector of a clip has the direction of what evaluation uses."""
-    from equiav.build import build_inputs
     from equiav.data import World, WorldDataset
 
-    model = embedder.model
     clips = WorldDataset(World(seed=0, size=32, seconds=1.5), 0, 3)
-    found = embed_dataset(model.model, clips, build_inputs(model.config), model.banks, "centroid", all_frames=True)
+    found = embed_dataset(embedder.model, clips, all_frames=True)
     for i in range(3):
-        sound, frames = clips.clip(i)
+        sound, frames = clips.media(i)
         ((audio, visual),) = embedder.clips([(sound.float() / 32768, frames)])
-        np.testing.assert_allclose(audio, torch.nn.functional.normalize(found.audio[i], dim=0), atol=1e-5)
-        np.testing.assert_allclose(visual, torch.nn.functional.normalize(found.visual[i], dim=0), atol=1e-5)
+        np.testing.assert_allclose(audio, torch.nn.functional.normalize(found["audio"][i], dim=0), atol=1e-5)
+        np.testing.assert_allclose(visual, torch.nn.functional.normalize(found["visual"][i], dim=0), atol=1e-5)
 
 
 def test_the_digest_tells_models_apart(tmp_path):

@@ -232,7 +232,9 @@ def test_fine_tuning_columns(tmp_path):
     tree["optim"] = {"warmup_steps": 1}
     write(tmp_path / "finetune/tiny.yaml", tree)
     (tmp_path / "ablation").mkdir()
-    settings = {"world": {"base": "../pretrain/base.yaml", "seeds": [0], "overrides": TINY, "measure": ["probe"]}}
+    # Other encoders than the fine-tuning recipe names: what a row changes in the model holds for both.
+    changes = {**TINY, "model.encoder.depth": smoke.model.encoder.depth + 1}
+    settings = {"world": {"base": "../pretrain/base.yaml", "seeds": [0], "overrides": changes, "measure": ["probe"]}}
     columns = ["A", {"name": "tuned", "world": "finetune.tiny.audio"}]
     plain = table(rows=[{"name": "full"}], scales=settings, columns=columns[:1])
     write(tmp_path / "ablation/plain.yaml", plain)

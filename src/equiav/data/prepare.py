@@ -44,6 +44,7 @@ from equiav.types import Clip
 WORK, PLAN, JOURNAL = "work", "plan.json", "journal.jsonl"
 SHARD_BYTES = 256 << 20
 SAY_SECONDS = 2.0
+COMPARED = 1000  # files whose content is compared in one go
 IN_FLIGHT = 4  # tasks of Ray waiting for each processor: enough to keep it busy, few enough to hold in memory
 
 Engine = Literal["local", "ray"]
@@ -177,14 +178,17 @@ def _plan(
 def _copies(sources: Sequence[Clip], progress: Callable[[str], None]) -> dict[int, str]:
     """Sources whose content is that of an earlier one, with its name. Only files of equal size are compared."""
     # In columns of numbers: as objects, what is known of a million files would fill the memory.
-    known = np.array([(_size(source), source.start, source.seconds or -1) for source in sources], np.float64)
-    _, group, count = np.unique(known.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)
-    suspects = np.flatnonzero((count[group.reshape(-1)] > 1) & (known.reshape(-1, 3)[:, 0] >= 0))
+    facts = ((_size(source), source.start, source.seconds or -1) for source in sources)
+    known = np.fromiter(facts, np.dtype((np.float64, 3)), len(sources))
+    _, group, count = np.unique(known, axis=0, return_inverse=True, return_counts=True)
+    suspects = np.flatnonzero((count[group.reshape(-1)] > 1) & (known[:, 0] >= 0))
     if not len(suspects):
         return {}
     progress(f"comparing {len(suspects)} files of equal size")
+    digests = bytearray()
     with ThreadPoolExecutor(4) as threads:
-        digests = b"".join(threads.map(lambda n: _digest(sources[n]), suspects.tolist()))
+        for begin in range(0, len(suspects), COMPARED):
+            digests += b"".join(threads.map(lambda n: _digest(sources[n]), suspects[begin : begin + COMPARED]))
     content = np.frombuffer(digests, np.uint64).reshape(-1, 4)
     content = np.concatenate([content, known[suspects, 1:].view(np.uint64)], axis=1)
     _, first, group = np.unique(content, axis=0, return_index=True, return_inverse=True)

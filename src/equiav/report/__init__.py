@@ -2,9 +2,11 @@
 
 from equiav.report.figures import (
     Interval,
+    augmentation_plot,
     banded_curves,
     bar_plot,
     bars,
+    centroid_plot,
     class_bars,
     confusion_plot,
     curve_plots,
@@ -20,24 +22,22 @@ from equiav.report.figures import (
     spectrogram_row,
     value_table,
 )
-from equiav.report.html import Page, cards, image, player, row, table
 from equiav.report.images import data_uri, heat_overlay, image_png, outlined, wav
 from equiav.report.templates import render, write_page
 
 __all__ = [
     "Interval",
-    "Page",
+    "augmentation_plot",
     "banded_curves",
     "bar_plot",
     "bars",
-    "cards",
+    "centroid_plot",
     "class_bars",
     "confusion_plot",
     "curve_plots",
     "curves",
     "data_uri",
     "heat_overlay",
-    "image",
     "image_png",
     "image_row",
     "intervals",
@@ -45,14 +45,11 @@ __all__ = [
     "matrix_plot",
     "new_figure",
     "outlined",
-    "player",
     "png",
     "render",
-    "row",
     "save",
     "spectrogram_png",
     "spectrogram_row",
-    "table",
     "value_table",
     "wav",
     "write_page",

@@ -1,18 +1,8 @@
 """The paper's experiments as files that run: tables of rows over one recipe, their runs, statistics and rendering."""
 
-from equiav.reproduction.document import (
-    Section,
-    csv_text,
-    markdown,
-    shipped_tables,
-    table_plot,
-    write_reproduction,
-    write_table,
-)
-from equiav.reproduction.measure import measure_own, measure_retrieval
+from equiav.reproduction.document import csv_text, markdown, shipped_tables, table_plot, write_reproduction, write_table
 from equiav.reproduction.plan import (
     Folders,
-    Run,
     finetune_folder,
     finetune_recipe,
     missing,
@@ -24,8 +14,6 @@ from equiav.reproduction.plan import (
 )
 from equiav.reproduction.runner import BUSY, Runner, perform, resumable, worker_arguments
 from equiav.reproduction.statistics import (
-    Cell,
-    Comparison,
     PairedDifference,
     Results,
     collect,
@@ -38,17 +26,13 @@ from equiav.reproduction.tables import Column, RetrievalSet, Row, Table, load_ta
 
 __all__ = [
     "BUSY",
-    "Cell",
     "Column",
-    "Comparison",
     "Folders",
     "PairedDifference",
     "Results",
     "RetrievalSet",
     "Row",
-    "Run",
     "Runner",
-    "Section",
     "Table",
     "collect",
     "csv_text",
@@ -57,8 +41,6 @@ __all__ = [
     "load_table",
     "load_tables",
     "markdown",
-    "measure_own",
-    "measure_retrieval",
     "missing",
     "paired_difference",
     "perform",

@@ -1,5 +1,6 @@
-"""Tables with their results as Markdown, CSV and plots, and docs/reproduction/: every table of the paper beside what
-has been run here, from results files alone.
+"""The document: one table as Markdown and CSV, and a page for each table beside an overview.
+
+Values stand beside the paper's and stay blank where nothing has been run here; all comes from results files alone.
 """
 
 from __future__ import annotations

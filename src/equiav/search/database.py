@@ -83,7 +83,7 @@ def numbers_of(sql: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
 
 def insert(sql: sqlite3.Connection, numbers: Sequence[int], clips: Sequence[Clip]) -> None:
     """Adds clips under numbers, ascending, that were never given out."""
-    texts = [json.dumps(clip_record(clip), separators=(",", ":")) for clip in clips]
+    texts = [json.dumps(clip_record(clip)) for clip in clips]
     ids = [stored(clip.id) for clip in clips]
     sql.executemany("INSERT INTO entries VALUES (?, ?, ?)", zip(numbers, ids, texts, strict=True))
     held: dict[tuple[str, str], list[int]] = {}

@@ -187,15 +187,21 @@ def values_of(clip: Clip, key: str) -> list[str]:
         case "seconds":
             return [f"{clip.seconds or 0.0:.6f}"]
         case _:
-            value = columns(clip).get(key)
-            listed = [] if value is None else value if isinstance(value, list) else [value]
-            return [str(one).lower() if isinstance(one, bool) else str(one) for one in listed]
+            return _texts(columns(clip).get(key))
+
+
+def _texts(value: Any) -> list[str]:
+    """The value of a column, which may be a list, as filters compare it."""
+    listed = [] if value is None else value if isinstance(value, list) else [value]
+    return [str(one).lower() if isinstance(one, bool) else str(one) for one in listed]
 
 
 def facts(clip: Clip) -> list[tuple[str, str]]:
-    """Every key and value that a filter can ask for but the id, times last."""
-    keys = dict.fromkeys(["label", "source", "path", *columns(clip), *TIMES])
-    return list(dict.fromkeys((key, value) for key in keys if key != "id" for value in values_of(clip, key)))
+    """Every key and value that a filter can ask for, but the id."""
+    fixed = ("label", "source", "path", *TIMES)
+    known = [(key, text) for key in fixed for text in values_of(clip, key)]
+    more = [(key, text) for key, value in columns(clip).items() if key not in (*fixed, "id") for text in _texts(value)]
+    return list(dict.fromkeys([*known, *more]))
 
 
 def number_of(text: str) -> float | None:
