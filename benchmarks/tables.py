@@ -31,6 +31,13 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
+def label(name: str) -> str:
+    """A key of older results files in the words of the pages."""
+    for old, new in (("picture", "frame"), ("sound", "audio"), ("things", "objects")):
+        name = name.replace(old, new)
+    return name
+
+
 def origin(record: dict[str, Any]) -> str:
     made = record["provenance"]
     return f"{made['cores']} cores of {made['cpu']}, torch {made['torch']}, commit {made['commit']}, {made['utc'][:10]}"
@@ -105,7 +112,7 @@ def prepare(r: dict[str, Any]) -> str:
 
 
 def loader(r: dict[str, Any]) -> str:
-    rows = [[name, f"{value:.2f}"] for name, value in r["pieces"].items()]
+    rows = [[label(name), f"{value:.2f}"] for name, value in r["pieces"].items()]
     rows += [["**all**", f"**{r['total']:.1f}**"], ["released loader", f"{r['released']:.0f}"]]
     return markdown(["from shards to encoder inputs", "CPU-ms per sample"], rows) + f"\n\n{origin(r)}."
 
@@ -189,8 +196,8 @@ def localisation(r: dict[str, Any]) -> str:
             points = [f"{found[name]['pointing']:.1f}" for name in ("sound", "other sound", "centre")]
             ious = [f"{found[name]['adaptive_iou']:.1f}" for name in ("sound", "other sound", "centre")]
             told = f"{ahead['mean']:+.1f} ({ahead['low']:+.1f} to {ahead['high']:+.1f})"
-            rows.append([seed, f"{subset} ({found['sound']['pictures']})", *points, told, *ious])
-    header = ["seed", "held-out scenes", "points into the box, %: own sound", "another scene's sound", "centre prior"]
+            rows.append([seed, f"{label(subset)} ({found['sound']['pictures']})", *points, told, *ious])
+    header = ["seed", "held-out scenes", "points into the box, %: own audio", "another scene's audio", "centre prior"]
     header += ["own above other (95 %)", "area-adaptive IoU, %: own", "another's", "centre"]
     method = next(iter(r["seeds"].values()))["method"]
     return markdown(header, rows) + f"\n\nThe demo's recipe, method {method}, test scenes of the world. {origin(r)}."
@@ -202,8 +209,8 @@ def methods(r: dict[str, Any]) -> str:
         for subset in ("all", "with silent things"):
             found = [run["validation"][method][subset] for run in r["seeds"].values()]
             values = [", ".join(f"{f[name]['pointing']:.1f}" for f in found) for name in ("sound", "other sound")]
-            rows.append([method, subset, *values])
-    header = ["method", "validation scenes", "points into the box, %: own sound", "another scene's sound"]
+            rows.append([method, label(subset), *values])
+    header = ["method", "validation scenes", "points into the box, %: own audio", "another scene's audio"]
     return markdown(header, rows) + f"\n\nOne figure per seed. {origin(r)}."
 
 
@@ -226,7 +233,11 @@ def library(r: dict[str, Any]) -> str:
     for way in ("sound to picture", "picture to sound", "sound to sound", "picture to picture"):
         found = [run[way] for run in r["seeds"].values()]
         rows.append(
-            [way, *(", ".join(f"{f[k]:.1f}" for f in found) for k in ("P@1", "P@5")), f"{found[0]['chance']:.1f}"]
+            [
+                label(way),
+                *(", ".join(f"{f[k]:.1f}" for f in found) for k in ("P@1", "P@5")),
+                f"{found[0]['chance']:.1f}",
+            ]
         )
     some = next(iter(r["seeds"].values()))["sound to picture"]
     return markdown(["query and what is searched", "P@1, % by seed", "P@5, % by seed", "chance"], rows) + (

@@ -26,6 +26,6 @@ def test_runs(tmp_path, monkeypatch):
     pictures = [o for o in outputs if "image/png" in o.get("data", {})]
     assert len(pictures) == 2
     text = "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stdout")
-    assert "own picture among the first 10 of 100" in text
+    assert "own image among the first 10 of 100" in text
     found = int(text.partition("first 10 of 100: ")[2].partition(" ")[0])
     assert found >= 15  # 19 to 20 were measured, by chance 10: even half a minute of training shows
