@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tools.release_check import INFERENCE, SOURCE, Unfit, commands, environment, run, sdist_faults, wheel_faults
 
+from equiav.cli import app
 from equiav.training import Trainer
 from tests.training.small import small_config
 
@@ -60,12 +61,40 @@ def test_a_failure_is_told_with_its_reason(tmp_path):
 
 def test_every_command_is_asked(tmp_path):
     found = commands(HERE, tmp_path)
-    assert [] in found  # equiav --help itself
-    assert ["demo"] in found
-    assert ["evaluate"] in found
-    assert ["evaluate", "retrieval"] in found
+    assert found[0] == []  # equiav --help itself
+    named = {c.name or c.callback.__name__ for c in app.registered_commands}
+    groups = {g.name: {c.name or c.callback.__name__ for c in g.typer_instance.registered_commands}
+              for g in app.registered_groups}  # fmt: skip
+    assert {"demo", "search"} <= named
+    assert "retrieval" in groups["evaluate"]
+    expected = [[name] for name in (*named, *groups)] + [[g, name] for g, names in groups.items() for name in names]
+    assert sorted(found[1:]) == sorted(expected)
+
+
+# A library that is broken in one of these ways must not pass; z are the vectors of the two sounds or pictures.
+BROKEN = [
+    ("audio", "2 * z"),
+    ("image", "z.astype(float)"),
+    ("image", "z[:1]"),
+    ("audio", "z * np.array([[1], [-1]], z.dtype)"),
+]
+TRIED_ON_BROKEN = f"""
+import numpy as np
+from equiav import Embedder
+for name, how in {BROKEN!r}:
+    whole = getattr(Embedder, name)
+    setattr(Embedder, name, lambda self, x, **more: eval(how, {{"np": np, "z": whole(self, x, **more)}}))
+    try:
+        exec({INFERENCE!r}, {{}})
+    except AssertionError:
+        print("refused", name, how)
+    setattr(Embedder, name, whole)
+"""
 
 
 def test_inference_as_it_is_tried(tmp_path):
     Trainer(small_config("train.steps=1", "train.evaluate_every=null"), tmp_path / "run", lambda line: None).run()
-    assert run([HERE, "-c", INFERENCE, tmp_path / "run", tmp_path / "media"], tmp_path).split() == ["2", "32"]
+    given = [tmp_path / "run", tmp_path / "media"]
+    assert run([HERE, "-c", INFERENCE, *given], tmp_path).split() == ["2", "32"]
+    refused = run([HERE, "-c", TRIED_ON_BROKEN, *given], tmp_path).splitlines()
+    assert refused == [f"refused {name} {how}" for name, how in BROKEN]

@@ -77,6 +77,12 @@ def test_far_above_chance_where_classes_are_apart_and_at_chance_where_not(way, r
     assert way(*blind, single=True).accuracy < 55
 
 
+def test_guessing_knows_the_training_part_only():
+    train, test = torch.eye(3)[[0, 0, 1]], torch.eye(3)[[0, 1, 1, 1]]
+    guess = guessing(train, test, single=True)
+    assert guess == {"mAP": pytest.approx((25 + 75) / 2), "accuracy": pytest.approx(25)}  # class 2 has no share
+
+
 def test_the_test_part_chooses_nothing():
     truth = torch.eye(2)
     good, bad = torch.eye(2), 1 - torch.eye(2)

@@ -32,8 +32,11 @@ def frozen(name, found, *, relative=0.0, absolute=0.0):
     """Compares with the JSON file of that name, floating numbers within the tolerances; or writes it, if told to."""
     path, found = HERE / name, json.loads(json.dumps(found), parse_float=lambda text: float(f"{float(text):.8g}"))
     if os.environ.get("EQUIAV_REFREEZE") == "1":
-        lines = [json.dumps(item, ensure_ascii=False) for item in found] if isinstance(found, list) else []
-        text = "[\n" + ",\n".join(lines) + "\n]" if lines else json.dumps(found, indent=1, ensure_ascii=False)
+        if isinstance(found, dict):
+            lines = [json.dumps({key: value}, ensure_ascii=False)[1:-1] for key, value in found.items()]
+            text = "{\n" + ",\n".join(lines) + "\n}"
+        else:
+            text = "[\n" + ",\n".join(json.dumps(item, ensure_ascii=False) for item in found) + "\n]"
         path.write_text(text + "\n", encoding="utf-8")
     expected = json.loads(path.read_text(encoding="utf-8"))
     differences = list(compare(expected, found, "", relative, absolute))
@@ -83,6 +86,17 @@ def save_checkpoint(path, recipe, *overrides):
     config = load_config(ROOT / "configs" / recipe, overrides)
     save_model(path, config, build_model(config).state_dict(), {"step": 0})
     return path
+
+
+def demo(out, overrides, monkeypatch):
+    """`equiav demo` without its report, its training in this process instead of in processes of its own."""
+
+    def train(recipe, overrides, out, **how):
+        run("pretrain", recipe, *overrides, "--out", out)
+
+    monkeypatch.setattr("equiav.demo.train_on_cores", train)
+    monkeypatch.setattr("equiav.demo.write_report", lambda *given: None)
+    run("demo", *overrides, "--out", out)
 
 
 # Search

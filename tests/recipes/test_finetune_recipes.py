@@ -12,6 +12,7 @@ import torch
 from equiav.build import build_classifier, build_finetuning_pipelines
 from equiav.checkpoint import load_checkpoint
 from equiav.config import load_config
+from equiav.types import Modality
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "configs" / "finetune"
@@ -31,19 +32,50 @@ PAPER = {
     "kinetics400": (5e-4, 4, 100, 512, False, True, "ce", None, None, ("57.3",), "8 A5000"),
 }
 
+# Mode, metric; width and depth of the encoders; tokens of sound and of a picture (None: not looked at); all frames.
+BUILT = {
+    "audioset20k": ("audiovisual", "mAP", 768, 12, 512, 196, False),
+    "audioset2m": ("audiovisual", "mAP", 768, 12, 512, 196, False),
+    "vggsound": ("audiovisual", "accuracy", 768, 12, 512, 196, False),
+    "esc50": ("audio", "accuracy", 768, 12, 256, None, False),
+    "speech_commands": ("audio", "accuracy", 768, 12, 64, None, False),
+    "fsd50k": ("audio", "mAP", 768, 12, 512, None, False),
+    "ucf101": ("visual", "accuracy", 768, 12, None, 196, True),
+    "hmdb51": ("visual", "accuracy", 768, 12, None, 196, True),
+    "kinetics400": ("visual", "accuracy", 768, 12, None, 196, True),
+    "world": ("audiovisual", "mAP", 96, 3, 36, 36, False),
+    "class_paired": ("audio", "accuracy", 96, 3, 76, None, False),
+    "av_mnist": ("audio", "accuracy", 96, 3, 24, None, False),
+    "smoke": ("audiovisual", "mAP", 32, 2, 8, 16, False),
+}
+
 
 def test_there_is_a_recipe_for_every_column():
-    assert {p.stem for p in RECIPES} == {*PAPER, *SMALL}
+    assert {p.stem for p in RECIPES} == {*PAPER, *SMALL} == set(BUILT)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_recipe_builds_a_classifier(path):
     config = load_config(path, ("classifier.classes=7",))
+    mode, metric, width, depth, *tokens, all_frames = BUILT[path.stem]
+    assert (config.classifier.mode, config.finetune.metric, config.finetune.all_frames) == (mode, metric, all_frames)
     with torch.device("meta"):
-        model = build_classifier(config.model_copy(update={"seed": 0}))
-    assert model.head.out_features == 7
-    assert set(build_finetuning_pipelines(config.finetune)) >= set(model.modalities)
-    assert config.finetune.metric in ("mAP", "accuracy")
+        model = build_classifier(config)
+        sound = torch.zeros(2, 1, config.audio.frames, config.audio.bins)
+        picture = torch.zeros(2, 3, config.visual.size, config.visual.size)
+        logits = model({Modality.AUDIO: sound, Modality.VISUAL: picture})
+    assert logits.shape == (2, 7)
+    seen = {m: count for m, count in zip(Modality, tokens, strict=True) if count}
+    assert set(model.encoders) == {m.value for m in seen}
+    assert model.head.in_features == width * len(seen)
+    for m, count in seen.items():
+        encoder = model.encoders[m.value]
+        assert (encoder.width, len(encoder.blocks), len(encoder.pos_embed)) == (width, depth, count)
+    pipelines = build_finetuning_pipelines(config.finetune)
+    assert set(pipelines[Modality.AUDIO].parts) == {"shift", "specaugment"}
+    assert pipelines[Modality.AUDIO].parts["specaugment"].p == config.finetune.audio.mask
+    assert ("crop" in pipelines[Modality.VISUAL].parts) == (config.finetune.visual.crop_area is not None)
+    assert pipelines[Modality.VISUAL].parts["flip"].p == config.finetune.visual.flip
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -1,0 +1,336 @@
+"""Do the tests notice when something breaks? Breaks one line at a time, and runs the tests that should fail.
+
+    python tools/mutations.py            # all of them, about half an hour on two cores
+    python tools/mutations.py ranks page # those whose name holds one of the words
+    python tools/mutations.py --list     # only check that every old text is still there, once
+
+Works in a temporary copy of the tree. Exit code 1 if a mutation is not noticed, or no longer fits the source: after
+a move or a rename, adapt the list below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("src", "tests", "configs", "tools", "results", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change: `old` stands exactly once in the file; one of the tests must fail once it is `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+MUTATIONS = (
+    Mutation(
+        "loss: info_nce with one side as anchor only",
+        "src/equiav/losses/contrastive.py",
+        "F.cross_entropy(logits.T, pairs)",
+        "F.cross_entropy(logits, pairs)",
+        ("tests/paper/test_equations.py",),
+    ),
+    Mutation(
+        "loss: equimod keeps the positive in the denominator",
+        "src/equiav/losses/contrastive.py",
+        'negatives = logits.scatter(1, positives[:, None], float("-inf"))',
+        "negatives = logits",
+        ("tests/paper/test_equations.py",),
+    ),
+    Mutation(
+        "loss: the visual term weighed as the audio term",
+        "src/equiav/losses/equiav.py",
+        "w.intra_visual * intra_visual",
+        "w.intra_audio * intra_visual",
+        ("tests/paper/test_equations.py",),
+    ),
+    Mutation(
+        "centroid: only the first representation",
+        "src/equiav/models/equiav.py",
+        "return h_hat.mean(dim=1)",
+        "return h_hat[:, 0]",
+        ("tests/paper/test_equations.py", "tests/training/test_objectives.py"),
+    ),
+    Mutation(
+        "strategy: the second stage begins a step early",
+        "src/equiav/training/objectives.py",
+        "intra = step <= total // 2",
+        "intra = step < total // 2",
+        ("tests/training/test_objectives.py",),
+    ),
+    Mutation(
+        "augment: time shift in the other direction",
+        "src/equiav/augment/geometry.py",
+        "index = (torch.arange(length) - steps[:, None]) % length",
+        "index = (torch.arange(length) + steps[:, None]) % length",
+        ("tests/augment/test_augmentations.py",),
+    ),
+    Mutation(
+        "augment: masks one bin too wide",
+        "src/equiav/augment/spectral.py",
+        "(bins < end[:, None])",
+        "(bins <= end[:, None])",
+        ("tests/augment/test_augmentations.py",),
+    ),
+    Mutation(
+        "ranks: ties count against the truth",
+        "src/equiav/evaluation/retrieval.py",
+        "forth[rows] += (similarity > own[rows, None])",
+        "forth[rows] += (similarity >= own[rows, None])",
+        ("tests/evaluation/test_retrieval.py",),
+    ),
+    Mutation(
+        "ranks: R@k without the k-th",
+        "src/equiav/evaluation/retrieval.py",
+        "(ranks <= k)",
+        "(ranks < k)",
+        ("tests/evaluation/test_retrieval.py",),
+    ),
+    Mutation(
+        "probe: the test part chooses the penalty",
+        "src/equiav/evaluation/probe.py",
+        "for s, x in validation.items()}",
+        "for s, x in test.items()}",
+        ("tests/evaluation/test_probe.py",),
+    ),
+    Mutation(
+        "probe: chance guesses the commonest class of the test part",
+        "src/equiav/evaluation/probe.py",
+        "share[int(train.sum(dim=0).argmax())]",
+        "share.max()",
+        ("tests/evaluation/test_probe.py",),
+    ),
+    Mutation(
+        "probe: features are not standardised for neighbours",
+        "src/equiav/evaluation/probe.py",
+        "alike = [((p.pooled - mean) / std, p.targets) for p in parts]",
+        "alike = [(p.pooled - mean, p.targets) for p in parts]",
+        ("tests/evaluation/test_probe.py",),
+    ),
+    Mutation(
+        "statistics: deviation of the sample as of the population",
+        "src/equiav/ablation/statistics.py",
+        "/ (len(values) - 1))",
+        "/ len(values))",
+        ("tests/ablation/test_statistics.py",),
+    ),
+    Mutation(
+        "statistics: a prediction ranks first on a tie",
+        "src/equiav/evaluation/equivariance_scores.py",
+        "rank = (pairs >= own).sum(dim=2).double()",
+        "rank = 1 + (pairs > own).sum(dim=2).double()",
+        ("tests/evaluation/test_equivariance.py",),
+    ),
+    Mutation(
+        "filters: != is met by any other value",
+        "src/equiav/search/records.py",
+        "return not any(self._equals(value) for value in values)",
+        "return any(not self._equals(value) for value in values)",
+        ("tests/search/test_index.py", "tests/frozen/test_search.py"),
+    ),
+    Mutation(
+        "filters: >= without the bound",
+        "src/equiav/search/records.py",
+        "n >= float(self.value)",
+        "n > float(self.value)",
+        ("tests/search/test_index.py",),
+    ),
+    Mutation(
+        "filters: in a folder != is =",
+        "src/equiav/search/store.py",
+        'mask &= ~meets if one.operator == "!=" else meets',
+        "mask &= meets",
+        ("tests/search/test_index.py", "tests/frozen/test_search.py"),
+    ),
+    Mutation(
+        "search: what was written before a kill is not taken back",
+        "src/equiav/search/store.py",
+        "PRAGMA journal_mode = TRUNCATE",
+        "PRAGMA journal_mode = OFF",
+        ("tests/search/test_kill.py",),
+    ),
+    Mutation(
+        "search: of two vectors of an entry the last counts, not the better",
+        "src/equiav/search/index.py",
+        "(clip.id not in best or score > best[clip.id][0])",
+        "True",
+        ("tests/search/test_index.py", "tests/frozen/test_search.py"),
+    ),
+    Mutation(
+        "search: filtered vectors outside the lists are looked for elsewhere",
+        "src/equiav/search/store.py",
+        "tail = tail[allowed[part.covered :]]",
+        "tail = np.flatnonzero(allowed[part.covered :])",
+        ("tests/search/test_compressed.py", "tests/frozen/test_search.py"),
+    ),
+    Mutation(
+        "shards: every clip at the offset of the first",
+        "src/equiav/data/assembly.py",
+        "(self._name(split, shard), shard.size)",
+        "(self._name(split, shard), 0)",
+        ("tests/data/test_prepare.py::test_clips_behind_the_first_of_a_shard_are_found",),
+    ),
+    Mutation(
+        "shards: clips of a fragment are all its first",
+        "src/equiav/data/assembly.py",
+        "shard.pieces.append((outcome.number, offset, clip.length))",
+        "shard.pieces.append((outcome.number, 0, clip.length))",
+        ("tests/data/test_prepare.py::test_clips_behind_the_first_of_a_shard_are_found",),
+    ),
+    Mutation(
+        "page: every picture is right",
+        "src/equiav/evaluation/exhibits.py",
+        "lambda i, j: i == j,",
+        "lambda i, j: True,",
+        ("tests/evaluation/test_pages.py::test_ranks_and_frames_of_a_retrieval_page",),
+    ),
+    Mutation(
+        "page: every image of a class-paired set is right",
+        "src/equiav/evaluation/exhibits.py",
+        "lambda i, j: bool(sounds.labels[i] == images.labels[j]),",
+        "lambda i, j: True,",
+        ("tests/evaluation/test_pages.py::test_frames_of_sounds_and_images_joined_by_class",),
+    ),
+    Mutation(
+        "page: confusions as shares of what they were taken for",
+        "src/equiav/evaluation/class_figures.py",
+        "counts.sum(dim=1, keepdim=True)",
+        "counts.sum(dim=0, keepdim=True)",
+        ("tests/evaluation/test_pages.py::test_confusions_are_shares_of_the_true_class",),
+    ),
+    Mutation(
+        "page: the rank of a sound's picture counts from 0",
+        "src/equiav/evaluation/retrieval_report.py",
+        "rank = 1 + int((similarity > similarity[query]).sum())\n        cells.append(_picture(",
+        "rank = int((similarity > similarity[query]).sum())\n        cells.append(_picture(",
+        ("tests/evaluation/test_pages.py::test_ranks_and_frames_of_a_retrieval_page",),
+    ),
+    Mutation(
+        "page: the rank of a picture's sound counts from 0",
+        "src/equiav/evaluation/retrieval_report.py",
+        "rank = 1 + int((similarity > similarity[query]).sum())\n        cells.append(image(",
+        "rank = int((similarity > similarity[query]).sum())\n        cells.append(image(",
+        ("tests/evaluation/test_pages.py::test_ranks_and_frames_of_a_retrieval_page",),
+    ),
+    Mutation(
+        "page: a probe is right if its second guess is",
+        "src/equiav/evaluation/probe_report.py",
+        "bool(truth[first[0]])",
+        "bool(truth[first].any())",
+        ("tests/evaluation/test_pages.py::test_first_guesses_of_a_probe",),
+    ),
+    Mutation(
+        "page: a classifier is right whatever it says",
+        "src/equiav/evaluation/classifying_report.py",
+        "right = bool(found.labels[index, int(found.scores[index].argmax())] > 0)",
+        "right = bool(found.labels[index].any())",
+        ("tests/evaluation/test_pages.py::test_examples_of_a_classifier",),
+    ),
+    Mutation(
+        "page: the map under another sound framed as the own one",
+        "src/equiav/evaluation/localisation_report.py",
+        "hit = bool(result.found[name].pointing[place])",
+        'hit = bool(result.found["sound"].pointing[place])',
+        ("tests/evaluation/test_pages.py::test_frames_of_a_localisation_page",),
+    ),
+    Mutation(
+        "page: results of a search count from 0",
+        "src/equiav/search/results.py",
+        '"place": place,',
+        '"place": place - 1,',
+        ("tests/search/test_pages.py",),
+    ),
+    Mutation(
+        "page: labels of a result are not escaped",
+        "src/equiav/report/templates/search.html",
+        "<p>{{ hit.labels }}</p>",
+        "<p>{{ hit.labels | safe }}</p>",
+        ("tests/search/test_pages.py",),
+    ),
+)
+
+
+def misfits(chosen: tuple[Mutation, ...]) -> list[str]:
+    """Mutations whose old text does not stand exactly once in its file, or whose tests are gone."""
+    found = []
+    for m in chosen:
+        path = ROOT / m.file
+        times = path.read_text(encoding="utf-8").count(m.old) if path.is_file() else 0
+        if times != 1:
+            found.append(f"{m.name}: {m.file} holds its old text {times} times")
+        found += [f"{m.name}: there is no {test}" for test in m.tests if not (ROOT / test.split("::")[0]).is_file()]
+    return found
+
+
+def tested(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
+    """Exit code of pytest in the copy, and its last line."""
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+        **os.environ,
+        "PYTHONPATH": str(folder / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",  # a file changed twice within a second must not be read from a cache
+    }
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    told = [line for line in lines if line.startswith(("FAILED", "ERROR"))] or lines[-1:]
+    return done.returncode, told[0] if told else ""
+
+
+def run(chosen: tuple[Mutation, ...], folder: Path) -> list[str]:
+    """Names of the mutations that no test noticed; the tests must pass without any."""
+    for name in COPIED:
+        source = ROOT / name
+        copy = shutil.copytree if source.is_dir() else shutil.copy2
+        copy(source, folder / name, **({"ignore": shutil.ignore_patterns("__pycache__")} if source.is_dir() else {}))
+    code, told = tested(folder, tuple(sorted({test for m in chosen for test in m.tests})))
+    if code:
+        sys.exit(f"mutations: the tests fail on the tree as it is: {told}")
+    unnoticed = []
+    for m in chosen:
+        path, start = folder / m.file, time.monotonic()
+        whole = path.read_text(encoding="utf-8")
+        path.write_text(whole.replace(m.old, m.new), encoding="utf-8")
+        code, told = tested(folder, m.tests)
+        path.write_text(whole, encoding="utf-8")
+        verdict = {0: "NOT NOTICED", 1: "noticed"}.get(code, f"pytest ended with code {code}")
+        if code != 1:
+            unnoticed.append(f"{m.name} ({verdict})")
+        print(f"{verdict:12} {time.monotonic() - start:5.0f} s  {m.name}  [{told[:110]}]", flush=True)
+    return unnoticed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("words", nargs="*", help="only mutations whose name holds one of these")
+    parser.add_argument("--list", action="store_true", help="check that they fit the source; run nothing")
+    given = parser.parse_args()
+    chosen = tuple(m for m in MUTATIONS if not given.words or any(word in m.name for word in given.words))
+    if faults := misfits(chosen):
+        sys.exit("mutations: adapt the list\n" + "\n".join(faults))
+    if given.list:
+        print("\n".join(m.name for m in chosen))
+        return
+    with tempfile.TemporaryDirectory(prefix="equiav-mutations-") as folder:
+        unnoticed = run(chosen, Path(folder))
+    print(f"{len(chosen) - len(unnoticed)} of {len(chosen)} noticed")
+    if unnoticed:
+        sys.exit("not noticed:\n" + "\n".join(unnoticed))
+
+
+if __name__ == "__main__":
+    main()
