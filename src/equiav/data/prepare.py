@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equiav import __version__
 from equiav.data.cutting import Cutter, Job, Need, Outcome, Settings, fragment_path, path_of
@@ -178,10 +179,10 @@ def _plan(
 def _copies(sources: Sequence[Clip], progress: Callable[[str], None]) -> dict[int, str]:
     """Sources whose content is that of an earlier one, with its name. Only files of equal size are compared."""
     # In columns of numbers: as objects, what is known of a million files would fill the memory.
-    facts = ((_size(source), source.start, source.seconds or -1) for source in sources)
-    known = np.fromiter(facts, np.dtype((np.float64, 3)), len(sources))
-    _, group, count = np.unique(known, axis=0, return_inverse=True, return_counts=True)
-    suspects = np.flatnonzero((count[group.reshape(-1)] > 1) & (known[:, 0] >= 0))
+    facts = (x for source in sources for x in (_size(source), source.start, source.seconds or -1))
+    known = np.fromiter(facts, np.float64, 3 * len(sources)).reshape(-1, 3)
+    first = _first_alike(known)
+    suspects = np.flatnonzero((np.bincount(first)[first] > 1) & (known[:, 0] >= 0))
     if not len(suspects):
         return {}
     progress(f"comparing {len(suspects)} files of equal size")
@@ -191,14 +192,24 @@ def _copies(sources: Sequence[Clip], progress: Callable[[str], None]) -> dict[in
             digests += b"".join(threads.map(lambda n: _digest(sources[n]), suspects[begin : begin + COMPARED]))
     content = np.frombuffer(digests, np.uint64).reshape(-1, 4)
     content = np.concatenate([content, known[suspects, 1:].view(np.uint64)], axis=1)
-    _, first, group = np.unique(content, axis=0, return_index=True, return_inverse=True)
-    earliest = suspects[first[group.reshape(-1)]]
+    earliest = suspects[_first_alike(content)]
     readable = np.any(content[:, :4], axis=1).tolist()
     return {
         int(number): sources[original].id
         for number, original, known_well in zip(suspects, earliest, readable, strict=True)
         if number != original and known_well
     }
+
+
+def _first_alike(table: NDArray[Any]) -> NDArray[np.int64]:
+    """For each row of a table, the first one equal to it."""
+    order = np.lexsort(table.T)  # equal rows stay in their order
+    begins = (
+        np.append(True, np.any(table[order[1:]] != table[order[:-1]], axis=1)) if len(table) else order.astype(bool)
+    )
+    first = np.empty(len(table), np.int64)
+    first[order] = order[begins][np.cumsum(begins) - 1]
+    return first
 
 
 def _size(source: Clip) -> int:
