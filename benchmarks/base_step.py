@@ -9,9 +9,9 @@ import torch
 
 from equiav.build import build_inputs, build_model, build_pipelines
 from equiav.config import Config
-from equiav.losses import LossWeights
+from equiav.objectives import EquiAVObjective, StepDraws
 from equiav.randomness import generator
-from equiav.training import Objective, Step, StepDraws, adamw, draw_step
+from equiav.training import Step, adamw
 from equiav.types import Batch
 
 SIZES = ("base", "small", "tiny", "micro")
@@ -29,7 +29,8 @@ def noise(config: Config, clips: int) -> Batch:
     samples, side = SECONDS * config.audio.sample_rate, config.visual.size
     frames = torch.randint(256, (clips, 3, side, side), generator=rng, dtype=torch.uint8)
     waveforms = torch.randn(clips, samples, generator=rng) * 0.1
-    return Batch(tuple(map(str, range(clips))), waveforms, torch.full((clips,), samples), frames)
+    lengths = {"audio": torch.full((clips,), samples)}
+    return Batch(tuple(map(str, range(clips))), {"audio": waveforms, "visual": frames}, lengths)
 
 
 class Stepper:
@@ -37,19 +38,19 @@ class Stepper:
 
     def __init__(self, config: Config, clips: int) -> None:
         self.config, self.batch = config, noise(config, clips)
-        self.objective = Objective(build_model(config), build_pipelines(config), build_inputs(config))
-        self.optimiser = adamw(self.objective, rate=1e-5, weight_decay=1e-5, betas=(0.9, 0.95))
+        self.objective = EquiAVObjective(build_model(config), build_pipelines(config), build_inputs(config))
+        self.optimiser = adamw(self.objective, lr=1e-5, weight_decay=1e-5, betas=(0.9, 0.95))
         self.step = Step(self.objective, self.objective, config.train.micro_batch, None)
 
     def draws(self, number: int, *, count: int = 16, keep: float = 1.0) -> StepDraws:
         """What is drawn for step `number`, with S = `count` and this share of the tokens."""
-        o = self.objective
-        return draw_step(o.augment, len(self.batch), count, 0, number, tokens=o.tokens, keep=keep)
+        self.objective.representations, self.objective.keep_tokens = count, keep
+        return self.objective.draw(len(self.batch), 0, number)
 
     def take(self, draws: StepDraws, batch: Batch | None = None) -> None:
         """Gradient and update."""
         self.optimiser.zero_grad(set_to_none=True)
-        self.step(batch or self.batch, draws, LossWeights())
+        self.step(batch or self.batch, draws, 1, 10)
         self.optimiser.step()
 
     def timed(self, draws: StepDraws) -> tuple[float, float]:

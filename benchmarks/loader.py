@@ -16,11 +16,11 @@ from pathlib import Path
 
 import torch
 
-from equiav.augment import audio_pipeline, visual_pipeline
+from equiav.augment import PipelineDraw, audio_pipeline, visual_pipeline
 from equiav.data import ShardDataset, collate
 from equiav.io import provenance, write_json
 from equiav.media import FilterBank, normalise, standardise, to_float
-from equiav.training import draw_step
+from equiav.randomness import generator
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"
 BATCH, REPEATS, RELEASED = 32, 7, 156.9
@@ -43,18 +43,29 @@ def main() -> None:
     augment = {"audio": audio_pipeline(), "visual": visual_pipeline()}
     bank = FilterBank()
     batch = collate([clips.sample(i, 5) for i in numbers])
-    x_a = standardise(bank(batch.waveforms, batch.lengths), -4.346, 4.332)[:, None]
-    x_v = to_float(batch.frames)
-    draws = draw_step(augment, BATCH, 16, 0, 0)
+    waveforms, lengths, frames = batch.inputs["audio"], batch.lengths["audio"], batch.inputs["visual"]
+    x_a = standardise(bank(waveforms, lengths), -4.346, 4.332)[:, None]
+    x_v = to_float(frames)
+
+    def draw_all(step: int) -> dict[str, PipelineDraw]:
+        """What a step draws: two augmentations and sixteen vectors per clip and modality."""
+        drawn = {}
+        for m, pipeline in augment.items():
+            drawn[m] = pipeline.sample(BATCH, generator(0, step, f"intra/{m}"))
+            pipeline.sample(BATCH, generator(0, step, f"second/{m}"))
+            pipeline.vectors(BATCH, 16, generator(0, step, f"inter/{m}"))
+        return drawn
+
+    draws = draw_all(0)
     pieces = {
         "decode sound": lambda: [clips.waveform(i) for i in numbers],
         "decode picture": lambda: [clips.frame(i, 5) for i in numbers],
         "collate": lambda: collate([clips.sample(i, 5) for i in numbers]),
-        "filter bank": lambda: standardise(bank(batch.waveforms, batch.lengths), -4.346, 4.332),
-        "augment sound": lambda: augment["audio"].apply(x_a, draws.audio.intra),
-        "augment picture": lambda: augment["visual"].apply(x_v, draws.visual.intra),
-        "normalise pictures": lambda: [normalise(to_float(batch.frames)), normalise(x_v)],
-        "draw all vectors": lambda: draw_step(augment, BATCH, 16, 0, 1),
+        "filter bank": lambda: standardise(bank(waveforms, lengths), -4.346, 4.332),
+        "augment sound": lambda: augment["audio"].apply(x_a, draws["audio"]),
+        "augment picture": lambda: augment["visual"].apply(x_v, draws["visual"]),
+        "normalise pictures": lambda: [normalise(to_float(frames)), normalise(x_v)],
+        "draw all vectors": lambda: draw_all(1),
     }
     cost = {name: cpu_ms(run) for name, run in pieces.items()}
     cost["collate"] = max(0.0, cost["collate"] - cost["decode sound"] - cost["decode picture"])
@@ -62,7 +73,7 @@ def main() -> None:
     record = {
         "unit": "CPU-ms per sample, one thread",
         "batch": BATCH,
-        "seconds_of_sound": float(batch.lengths.double().mean()) / 16000,
+        "seconds_of_sound": float(lengths.double().mean()) / 16000,
         "pieces": cost,
         "total": total,
         "released": RELEASED,
