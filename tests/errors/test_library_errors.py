@@ -31,7 +31,7 @@ CASES = {
     "spectrogram with three channels": ("model.audio.encode(torch.zeros(1, 3, 64, 32))", "wants (batch, 1,"),
     "size no patch divides": ("model.visual.encode(torch.zeros(1, 3, 30, 32))", "30 x 32 cannot be cut into patches"),
     "views of unequal size": (
-        "model.visual.encode_views(torch.zeros(1, 3, 32, 32), torch.zeros(2, 3, 32, 32))",
+        "model.visual.f.views(torch.zeros(1, 3, 32, 32), torch.zeros(2, 3, 32, 32))",
         "two views differ in shape",
     ),
     "vectors of another layout": ("model.visual.u(h, torch.zeros(2, 1, 24))", "must be (2 or 1, S, 18)"),

@@ -4,10 +4,11 @@ import re
 from html import unescape
 
 from equiav.search import Hit, as_table, write_results
+from equiav.types import Clip
 
 HITS = [
-    Hit("a", 0.8754, "audio", "dogs & <b>.mp4", None, 65.0, 75.5, ("dog", "<i>"), {}, None),
-    Hit("b", 0.25, "visual", "photo.jpg", None, 0.0, 0.0, (), {}, None),
+    Hit(Clip("a", "dogs & <b>.mp4", start=65.0, seconds=10.5, labels=("dog", "<i>")), 0.8754, "audio", None),
+    Hit(Clip("b", "photo.jpg", seconds=0.0), 0.25, "visual", None),
 ]
 
 
