@@ -34,8 +34,8 @@ def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> list[Cli
     metadata.
     """
     if path.is_dir():
-        # Pipes and devices would block for ever: only files are media.
-        found = (p for p in path.rglob("*") if p.suffix.lower() in suffixes and p.is_file())
+        # Pipes and devices are listed, never opened: they end up among what was skipped, with the reason.
+        found = (p for p in path.rglob("*") if p.suffix.lower() in suffixes and p.exists() and not p.is_dir())
         clips = [_of_file(p.relative_to(path).as_posix(), p) for p in found]
     elif not path.is_file():
         raise DataError(f"{path}: no such folder or list of media")
