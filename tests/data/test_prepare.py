@@ -512,7 +512,7 @@ def test_only_regular_files_are_read(media, tmp_path):
     (tmp_path / "list.txt").write_text(f"a.mp4\nb.mp4\n/dev/zero\n/dev/full\n{film}\n")
     summary = prepare(find_sources(tmp_path / "list.txt"), tmp_path / "out", workers=1, short_side=48)
     assert (summary.clips, summary.skipped) == (1, 4)
-    assert {reason for _, _, reason in read_skipped(tmp_path / "out")} == {"no such file"}
+    assert {reason for _, _, reason in read_skipped(tmp_path / "out")} == {"not a regular file"}
 
 
 def test_ray_is_asked_for_only_when_there(media, tmp_path):

@@ -7,8 +7,8 @@ from equiav.search import Hit, as_table, write_results
 from equiav.types import Clip
 
 HITS = [
-    Hit(Clip("a", "dogs & <b>.mp4", start=65.0, seconds=10.5, labels=("dog", "<i>")), 0.8754, "audio"),
-    Hit(Clip("b", "photo.jpg"), 0.25, "visual"),
+    Hit(Clip("a", "dogs & <b>.mp4", start=65.0, seconds=10.5, labels=("dog", "<i>")), 0.8754, "audio", None),
+    Hit(Clip("b", "photo.jpg", seconds=0.0), 0.25, "visual", None),
 ]
 
 

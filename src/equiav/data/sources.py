@@ -34,7 +34,9 @@ def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> list[Cli
     metadata.
     """
     if path.is_dir():
-        clips = list(_in_folder(path, suffixes))
+        # Pipes and devices are listed, never opened: they end up among what was skipped, with the reason.
+        found = (p for p in path.rglob("*") if p.suffix.lower() in suffixes and p.exists() and not p.is_dir())
+        clips = [_of_file(p.relative_to(path).as_posix(), p) for p in found]
     elif not path.is_file():
         raise DataError(f"{path}: no such folder or list of media")
     elif path.suffix.lower() in (".txt", ".csv", ".jsonl"):
@@ -60,17 +62,6 @@ def ordered(clips: Iterable[Clip]) -> list[Clip]:
 def split_of(group: str, share: float = VALIDATION_SHARE) -> Split:
     """Train or validation by the name alone: stable under adding files, the same for all clips of a group."""
     return "validation" if zlib.crc32(group.encode()) / 2**32 < share else "train"
-
-
-def _in_folder(root: Path, suffixes: frozenset[str]) -> Iterator[Clip]:
-    for folder, _, names in os.walk(root):
-        home = Path(folder)
-        prefix = "" if home == root else f"{home.relative_to(root).as_posix()}/"
-        for name in names:
-            path = home / name
-            # Pipes and devices would block for ever: only files are media.
-            if path.suffix.lower() in suffixes and path.is_file():
-                yield _of_file(prefix + name, path)
 
 
 def _of_file(name: str, path: Path) -> Clip:

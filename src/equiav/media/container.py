@@ -71,7 +71,7 @@ def open_container(path: Path, limits: Limits, content: bytes | None = None) -> 
     try:
         if content is None:
             if not path.is_file():
-                raise MediaError(path, "no such file")
+                raise MediaError(path, "not a regular file" if path.exists() else "no such file")
             with path.open("rb") as file:
                 beginning = file.read(HEADER_BYTES)
         else:

@@ -36,7 +36,7 @@ def read_image(
     """
     path = name or (source if isinstance(source, Path) else Path("image in memory"))
     if isinstance(source, Path) and not source.is_file():
-        raise MediaError(path, "no such file")
+        raise MediaError(path, "not a regular file" if source.exists() else "no such file")
     try:
         with Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=formats) as opened:
             check_size(path, opened.width, opened.height, limits or Limits())
