@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -45,7 +46,8 @@ def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("videos")
     world = World(size=64, seconds=1.0)
     for i in range(24):
-        write_video(folder / f"video {i}.mp4", world.clip(i))
+        scene = SimpleNamespace(frames=world.video(i), waveform=world.waveform(i), sample_rate=world.sample_rate)
+        write_video(folder / f"video {i}.mp4", scene)
     (folder / "notes.mp4").write_text("not a video")
     out = tmp_path_factory.mktemp("data") / "mine"
     run = equiav("prepare", folder, out, "--workers", 2)
