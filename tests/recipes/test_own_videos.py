@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -19,18 +18,18 @@ RECIPE = ROOT / "configs/pretrain/own_videos.yaml"
 SMALL = ["model.encoder.size=micro", "model.heads.hidden=32", "visual.size=32", "audio.frames=64", "audio.bins=32"]
 
 
-def write_video(path, clip, rate=10):
+def write_video(path, frames, waveform, sample_rate, rate=10):
     """A generated clip as a real file."""
     with av.open(str(path), "w") as out:
         video = out.add_stream("mpeg4", rate=rate)
-        video.width, video.height, video.pix_fmt = clip.frames.shape[3], clip.frames.shape[2], "yuv420p"
-        sound = out.add_stream("aac", rate=clip.sample_rate)
+        video.width, video.height, video.pix_fmt = frames.shape[3], frames.shape[2], "yuv420p"
+        sound = out.add_stream("aac", rate=sample_rate)
         sound.layout = "mono"
-        for picture in clip.frames.permute(0, 2, 3, 1).numpy():
+        for picture in frames.permute(0, 2, 3, 1).numpy():
             out.mux(video.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")))
         out.mux(video.encode(None))
-        frame = av.AudioFrame.from_ndarray(clip.waveform.numpy()[None], format="fltp", layout="mono")
-        frame.sample_rate, frame.pts = clip.sample_rate, 0
+        frame = av.AudioFrame.from_ndarray(waveform.numpy()[None], format="fltp", layout="mono")
+        frame.sample_rate, frame.pts = sample_rate, 0
         out.mux(sound.encode(frame))
         out.mux(sound.encode(None))
 
@@ -46,8 +45,7 @@ def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("videos")
     world = World(size=64, seconds=1.0)
     for i in range(24):
-        scene = SimpleNamespace(frames=world.video(i), waveform=world.waveform(i), sample_rate=world.sample_rate)
-        write_video(folder / f"video {i}.mp4", scene)
+        write_video(folder / f"video {i}.mp4", world.video(i), world.waveform(i), world.sample_rate)
     (folder / "notes.mp4").write_text("not a video")
     out = tmp_path_factory.mktemp("data") / "mine"
     run = equiav("prepare", folder, out, "--workers", 2)
