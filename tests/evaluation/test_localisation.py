@@ -166,7 +166,7 @@ def test_the_record_of_a_world(tmp_path):
     found = results["localisation"]
     assert found["all"]["sound"]["pictures"] == len(clips)
     assert set(found["all"]) >= {"sound", "other sound", "centre", "ahead_of_other_sound"}
-    silent = [i for i in range(len(clips)) if len(clips.scene(i).sounding) < len(clips.scene(i).things)]
+    silent = [i for i in range(len(clips)) if len(clips.scene(i).sounding) < len(clips.scene(i).objects)]
     assert found["with silent things"]["sound"]["pictures"] == len(silent)
     assert Localisation()(loaded, clips).record == results.record
     record, html = written(results, tmp_path)
