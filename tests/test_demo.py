@@ -53,10 +53,28 @@ def test_results(demo):
 def test_report_needs_nothing_else(demo):
     html = (demo[0] / "report.html").read_text()
     assert html.count("<audio") == 14  # retrieval and localisation
-    assert "Where the sound comes from" in html
+    assert "Where the audio comes from" in html
     assert "Does the predictor follow the augmentation?" in html
     assert html.count("data:image/png;base64,") > 40
     assert not re.search(r'(src|href)="(?!data:)', html)
+
+
+def test_what_the_report_shows_stands_in_the_results(demo):
+    out, _ = demo
+    results, html = json.loads((out / "results.json").read_text()), (out / "report.html").read_text()
+    assert [asked["query"]["id"] for asked in results["examples"]["retrieval"]] == [
+        f"world-0-{64 + 24 + 5 * i:07d}" for i in range(8)
+    ]
+    for asked in results["examples"]["retrieval"]:
+        assert f"its own, rank {asked['rank']}<" in html
+        assert (out / asked["query"]["audio"]).is_file()
+    assert len(results["examples"]["localisation"]) == 6
+    assert len(results["similarity"]) == len(results["similarity"][0]) == 40
+    validation = results["curves"]["R@10 on validation, per cent"]
+    assert [step for step, _ in validation["audio to video"]] == [3, 6]
+    assert [step for step, _ in results["curves"]["loss"]["inter-modal"]][-1] == 6
+    named = json.dumps(results["examples"])
+    assert all(f'"assets/{path.name}"' in named for path in (out / "assets").iterdir())
 
 
 def test_again_gives_the_same_numbers(demo, tmp_path):

@@ -55,8 +55,9 @@ class Results:
         """The metric to watch, in a few words."""
         return f"{self.primary.split('/', 1)[-1].replace('/', ' ').replace('_', ' ')} {self.value:.1f}"
 
-    def write(self, folder: Path) -> Path:
+    def write(self, folder: str | Path) -> Path:
         """Writes assets, results.json with its provenance, and report.html; returns the page's path."""
+        folder = Path(folder)
         for name, content in self.assets.items():
             write_whole(folder / name, content)
         write_json(folder / RESULTS, {**self.record, "provenance": self.record.get("provenance") or provenance()})
