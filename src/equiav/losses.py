@@ -84,7 +84,7 @@ def info_nce(z_a: Embedding, z_v: Embedding, tau: float) -> Scalar:
 def equiav(terms: Mapping[str, Tensor], weights: Mapping[str, float]) -> Scalar:
     """L_EquiAV = l_inter L^inter + l_a L_a^intra + l_v L_v^intra, Eq. (16); a term without a weight counts once."""
     weighted = [weights.get(name, 1.0) * term for name, term in terms.items()]
-    return torch.stack(weighted).sum() if len(weighted) > 3 else sum(weighted[1:], weighted[0])
+    return sum(weighted[1:], weighted[0])
 
 
 def patch_scale(patches: Patches) -> tuple[Float[Tensor, "batch tokens 1"], Float[Tensor, "batch tokens 1"]]:
