@@ -22,22 +22,20 @@ import torch
 
 from equiav.data import (
     Failure,
-    Outcome,
     PreparedIndex,
     ShardDataset,
     Workers,
-    clip_of,
     find_sources,
-    fragment_path,
     key_of,
     merge,
-    pack,
     prepare,
     read_meta,
     read_skipped,
     split_of,
     tick,
 )
+from equiav.data.cutting import Outcome, clip_of, fragment_path
+from equiav.data.shards import pack
 from equiav.errors import Busy, DataError, MediaError
 from equiav.media import FilterBank, read_image
 from equiav.types import Clip
