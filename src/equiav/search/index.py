@@ -227,7 +227,7 @@ class Index:
 
     def _thumbnail(self, id: str) -> Path:
         name = hashlib.sha256(id.encode("utf-8", "backslashreplace")).hexdigest()[:24]  # ids may hold anything
-        return self.folder / THUMBNAILS / name[:2] / f"{name}.jpg"
+        return self.folder / f"{THUMBNAILS}/{name[:2]}/{name}.jpg"
 
     def _check_entry(self, entry: Entry) -> None:
         id = entry.clip.id
