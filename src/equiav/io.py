@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
@@ -72,6 +73,15 @@ def write_whole(path: Path, content: bytes | str, *, sync: bool = True) -> None:
 def write_json(path: Path, record: Any) -> None:
     """Writes a results file."""
     write_whole(path, json.dumps(record, indent=1) + "\n")
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, read in portions; what checksums of checkpoints, indexes and prepared folders record."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while portion := file.read(1 << 20):
+            digest.update(portion)
+    return digest.hexdigest()
 
 
 def _sync(path: Path) -> None:
