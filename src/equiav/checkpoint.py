@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from equiav import __version__
+from equiav import __version__, hub
 from equiav.build import build_bank, encoder_size, modalities_of
 from equiav.config import Config, EncoderConfig, canonical_dump, dump_config, parse_config, read_yaml
 from equiav.errors import CheckpointError, ConfigError
@@ -90,7 +90,9 @@ def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
 
 
 def resolve(path: Path) -> Path:
-    """A checkpoint folder as it is; for a run's folder the one that validation chose, else its newest."""
+    """A checkpoint folder as it is; of a run the one that validation chose, else its newest; hf:owner/name fetched."""
+    if str(path).startswith(hub.PREFIX):
+        return hub.fetch(path)
     if (path / BEST / META).is_file():
         return path / BEST
     newest = checkpoints_of(path)

@@ -10,6 +10,7 @@ from equiav.cli import train, finetune  # isort: skip
 from equiav.cli import data, models, localise, evaluate, equivariance  # isort: skip
 from equiav.cli import ablate  # isort: skip
 from equiav.cli import search, serve  # isort: skip
+from equiav.cli import hub  # isort: skip
 from equiav.cli.app import app
 from equiav.errors import EquiAVError
 
@@ -20,6 +21,7 @@ __all__ = [
     "equivariance",
     "evaluate",
     "finetune",
+    "hub",
     "localise",
     "main",
     "models",
