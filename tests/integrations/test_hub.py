@@ -27,7 +27,7 @@ def hub():
 
 @pytest.fixture
 def here(hub, tmp_path, monkeypatch):
-    """This process asks the stand-in, and keeps what it gets in a cache of its own."""
+    """The library asks the stand-in, and keeps what it gets in a cache of its own."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
