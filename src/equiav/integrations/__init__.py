@@ -1,0 +1,1 @@
+"""Where people already work: each module is one optional integration with the library it is named after."""
