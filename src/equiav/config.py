@@ -33,6 +33,8 @@ ADDED = (
     "model.visual",
     "modalities",
 )
+# Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
+CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
 LONGEST = 1 << 16  # characters of a recipe; PyYAML needs seconds for more
 MOST_TOKENS = 65_536  # of one input
 FOREIGN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
@@ -309,10 +311,10 @@ class ClassifierConfig(Section):
 
 
 class AudioAugmentConfig(Section):
-    """Ranges of the spectrogram's augmentations."""
+    """Ranges of the spectrogram's augmentations; `crop_aspect` is time over frequency."""
 
     crop_area: Area = (0.08, 1.0)
-    crop_aspect: Range = (0.8, 1.5)
+    crop_aspect: Range = (0.667, 1.25)
     jitter: tuple[Share, Share] = (0.4, 0.4)
     blur_sigma: Range = (0.1, 2.0)
     mask_time: Share = 192 / 1024
@@ -637,10 +639,13 @@ def dump_config(config: Config) -> str:
 def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[str, Any]:
     """The recipe as the first format spelled it: for hashes, which must outlive renamed and added keys.
 
-    Renamed keys have their old names; keys added since are left out while they are at their defaults.
+    Renamed keys have their old names; keys added since are left out while they are at their defaults. Without defaults,
+    those of the first format are left out: a changed default makes another recipe.
     """
     tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=exclude_defaults)
     defaults = Config().model_dump(mode="json")
+    for path, before in CHANGED.items() if exclude_defaults else ():
+        _put_changed(tree, config.model_dump(mode="json"), path.split("."), before)
     for path in ADDED:
         *sections, key = path.split(".")
         part, default = tree, defaults
@@ -654,6 +659,33 @@ def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[st
             before = old.split(".")[-1]
             tree[section] = {before if key == after else key: value for key, value in tree[section].items()}
     return tree
+
+
+def _put_changed(tree: dict[str, Any], whole: dict[str, Any], path: list[str], before: Any) -> None:
+    """Writes a key into the tree unless it is what it was before; leaves no empty sections."""
+    name, *rest = path
+    if rest:
+        part = tree.setdefault(name, {})
+        _put_changed(part, whole[name], rest, before)
+        if not part:
+            del tree[name]
+    elif whole[name] != before:
+        tree[name] = whole[name]
+    else:
+        tree.pop(name, None)
+
+
+def with_earlier_defaults(config: Config) -> Config:
+    """The recipe as it was meant before some defaults changed; one that sets those keys otherwise stays as it is."""
+    tree, defaults = config.model_dump(mode="json"), Config().model_dump(mode="json")
+    for path, before in CHANGED.items():
+        *sections, key = path.split(".")
+        part, default = tree, defaults
+        for section in sections:
+            part, default = part[section], default[section]
+        if part[key] == default[key]:
+            part[key] = before
+    return Config.model_validate(tree)
 
 
 def resolve_name(name: str, base: type | None = None) -> Any:
