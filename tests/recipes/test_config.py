@@ -36,7 +36,9 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
 TUNE = {"loss": "ce", "metric": "accuracy"}
 OLD = {"optim": {"rate": 0.5, "start_rate": 0.25, "final_rate": 0.125}, "finetune": {**TUNE, "head_rate": 3}}
+OLD["data"] = {"kind": "world", "max_things": 4}
 NEW = {"optim": {"lr": 0.5, "start_lr": 0.25, "final_lr": 0.125}, "finetune": {**TUNE, "head_lr_scale": 3}}
+NEW["data"] = {"kind": "world", "max_objects": 4}
 
 
 @pytest.fixture
@@ -73,6 +75,23 @@ def test_old_and_new_names_mix_between_file_and_overrides(written, caplog):
         load_config(written({}), ("optim.lr=0.5", "optim.rate=0.5"))
     with pytest.raises(ConfigError, match=r"optim.tempo: unknown key"):
         load_config(written({}), ("optim.tempo=0.5",))
+
+
+def test_old_names_of_data(monkeypatch, caplog):
+    monkeypatch.setattr(configs, "_said", set())
+    paired = {"data": {"kind": "paired", "path": "p", "anchor": "sound"}}
+    config = parse_config(paired, "old")
+    assert config.data.anchor == "audio"
+    assert "data.anchor: sound (now audio)" in caplog.text
+    assert canonical_dump(config)["data"]["anchor"] == "sound", "hashes outlive the new name"
+    assert parse_config({"data": {**paired["data"], "anchor": "image"}}, "old").data.anchor == "visual"
+    world = parse_config({"data": {"kind": "world", "max_things": 4}}, "old")
+    assert world.data.max_objects == 4
+    assert "data.max_things (now data.max_objects)" in caplog.text
+    assert canonical_dump(world, exclude_defaults=True)["data"] == {"max_things": 4}
+    caplog.clear()
+    parse_config(paired, "again")
+    assert not caplog.messages, "said once"
 
 
 def test_a_checkpoint_with_old_names_opens(tmp_path):

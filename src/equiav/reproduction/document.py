@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from matplotlib.axes import Axes
 
-from equiav.config import CHANGED, shipped_recipe
+from equiav.config import CHANGED, shipped_recipes
 from equiav.errors import ConfigError
 from equiav.io import duration, write_whole
 from equiav.report import new_figure, png
@@ -310,8 +310,7 @@ class Section:
 
 def shipped_tables() -> dict[str, Path]:
     """The tables that come with the package, by name."""
-    folder = shipped_recipe("ablation/variants.yaml").parent
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for name, path in shipped_recipes().items() if name.startswith("ablation/")}
 
 
 def _paper() -> dict[str, Any]:
