@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from equiav.reproduction import Column, Folders, Results, Row, collect, load_table, row_run
+from equiav.config import CHANGED, with_earlier_defaults
+from equiav.reproduction import Column, Folders, Results, Row, collect, load_table, row_run, run_key
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = {"V2A R@10": "V->A R@10", "A2V R@10": "A->V R@10", "A": "linear probe of the sound, mAP"}
@@ -26,8 +27,11 @@ def variants() -> tuple[list[str], list[list[str]], str, list[dict[str, Any]]]:
         f"Means over {found.seeds(reference)} seeds ± standard deviation; test scenes, per cent. Beside EquiAV, paired "
         "over seeds: ↑ ahead, ↓ behind, = not significant at 95 %."
     )
+    if found.earlier:
+        note += f" Taken before the default of `{'`, `'.join(CHANGED)}` changed."
     seeds = found.values[reference.name, columns[0].name]
-    keys = {row_run(table, row, "world", seed).key for row in main for seed in seeds}
+    configs = [row_run(table, row, "world", seed).config for row in main for seed in seeds]
+    keys = {run_key(with_earlier_defaults(c) if found.earlier else c, trained=True) for c in configs}
     return ["variant", *COLUMNS.values()], rows, note, [found.records[key] for key in sorted(keys)]
 
 

@@ -361,23 +361,31 @@ def build_dataset(config: Config, split: Split) -> Dataset:
     match data:
         case WorldConfig():
             difficulty = Difficulty(
-                max_objects=data.max_things, max_sounding=data.max_sounding, another=data.another, duet=data.duet
+                max_objects=data.max_objects, max_sounding=data.max_sounding, another=data.another, duet=data.duet
             )
             world = World(data.seed, size, data.seconds, rate, difficulty=difficulty)
             starts = {"train": 0, "validation": data.count, "test": data.count + data.validation}
             used = min(data.used or data.count, data.count)
             counts = {"train": used, "validation": data.validation, "test": data.test}
-            return WorldDataset(world, starts[split], counts[split])
+            mismatched = data.mismatched if split == "train" else 0.0
+            return WorldDataset(world, starts[split], counts[split], mismatched=mismatched)
         case PairedConfig():
             source = _paired_set(data.path, size, data.seconds, rate)
             return PairedDataset(source, split, data.anchor, data.partners, config.seed)
         case ShardsConfig():
-            folder = data.test if split == "test" and data.test else data.path
-            return ShardDataset(Path(folder), split, size=size)
+            if isinstance(data.validation, float) and split != "test":
+                whole = ShardDataset(Path(data.path), "train", size=size)
+                held = hold_out([whole.group(i) for i in range(len(whole))], data.validation)
+                return Subset(whole, np.flatnonzero(held if split == "validation" else ~held))
+            if isinstance(data.validation, str) and split == "validation":
+                # A folder prepared for this may hold another split only, such as a publisher's test clips.
+                folder = Path(data.validation)
+                return ShardDataset(folder, split if read_meta(folder)["splits"].get(split) else None, size=size)
+            return ShardDataset(Path(data.test if split == "test" and data.test else data.path), split, size=size)
         case CavMaeConfig():
             listed = {"train": data.train, "validation": data.validation, "test": data.test}[split]
             if listed is None:
-                raise DataError("data.test: this recipe names no test file; set it, or ask for the validation split")
+                raise DataError(f"data.{split}: this recipe names no {split} file; set it, or ask for another split")
             seconds = config.audio.frames * HOP_SECONDS
             entries = read_cavmae(Path(listed))
             return CavMaeDataset(entries, size, seconds=seconds, sample_rate=rate, fallback=data.fallback)
@@ -389,11 +397,11 @@ def build_dataset(config: Config, split: Split) -> Dataset:
 def present_splits(config: Config) -> frozenset[Split]:
     """Which splits the data have."""
     data = config.data
-    if isinstance(data, CavMaeConfig) and data.test is None:
-        return frozenset(SPLITS) - {"test"}
+    if isinstance(data, CavMaeConfig):
+        return frozenset(name for name in SPLITS if getattr(data, name) is not None)
     if isinstance(data, ShardsConfig):
-        counts = read_meta(Path(data.path))["splits"]
-        return frozenset(name for name in SPLITS if counts.get(name) or (name == "test" and data.test))
+        counts, given = read_meta(Path(data.path))["splits"], {"validation": data.validation, "test": data.test}
+        return frozenset(name for name in SPLITS if counts.get(name) or given.get(name))
     return frozenset(SPLITS)
 
 
@@ -405,16 +413,26 @@ def listed_clips(clips: Dataset, path: Path) -> tuple[Dataset, str]:
     return Subset(clips, found.rows), found.line()
 
 
-def with_data(config: Config, path: Path | None) -> Config:
-    """The recipe with its data elsewhere: a prepared folder, or a collection paired by class (tar or folder)."""
+def with_data(config: Config, path: Path | None, *, test: Path | None = None) -> Config:
+    """The recipe with its data elsewhere: a prepared folder, a collection paired by class, or a list of CAV-MAE (JSON).
+
+    A list stands for every split; `test` is another one, or another folder, for the test split alone.
+    """
     if path is None:
         return config
-    prepared = (path / META).exists() or (path / SHARDS).exists()
-    kind = PairedConfig if path.is_file() or ((path / MANIFEST).exists() and not prepared) else ShardsConfig
-    if isinstance(config.data, kind):
-        moved = {"path": str(path)} | ({"test": None, "fold": None} if isinstance(config.data, ShardsConfig) else {})
-        return config.model_copy(update={"data": config.data.model_copy(update=moved)})
-    return config.model_copy(update={"data": kind(path=str(path))})
+    before = config.data
+    data: PairedConfig | ShardsConfig | CavMaeConfig
+    if path.suffix == ".json" and path.is_file():
+        # As CAV-MAE's own loader does, an earlier frame stands in for a missing one; the first is reported.
+        places = {"train": str(path), "validation": None if test else str(path), "test": str(test or path)}
+        data = CavMaeConfig.model_validate({**places, "fallback": True})
+    elif path.is_file() or ((path / MANIFEST).exists() and not ((path / META).exists() or (path / SHARDS).exists())):
+        given = {"path": str(path)}
+        data = before.model_copy(update=given) if isinstance(before, PairedConfig) else PairedConfig(path=str(path))
+    else:
+        given = {"path": str(path), "validation": None, "test": None if test is None else str(test), "fold": None}
+        data = before.model_copy(update=given) if isinstance(before, ShardsConfig) else ShardsConfig(**given)
+    return config.model_copy(update={"data": data})
 
 
 def build_schedule(config: Config, clips: Dataset) -> Schedule:
@@ -473,11 +491,11 @@ def resolve(config: Config, processes: int) -> tuple[Config, list[str]]:
 
 @dataclass(frozen=True)
 class LabelledSplits:
-    """What a classifier is trained on, chosen on, and evaluated on once; `test` None: the data have no such split."""
+    """What a classifier is trained on, chosen on, and evaluated on once; None: there is no such split."""
 
     classes: Labels
     train: LabelledDataset
-    validation: LabelledDataset
+    validation: LabelledDataset | None
     test: LabelledDataset | None
 
 
@@ -493,19 +511,21 @@ def build_splits(config: Config) -> LabelledSplits:
     """All splits of a fine-tuning recipe; a label that is no class is refused before anything is trained."""
     _, finetune = finetuning_sections(config)
     clips, rows = _part(config, "train")
+    published = _published(config, "validation")
     if finetune.classes_file:
         classes = read_classes(Path(finetune.classes_file))
     else:
-        known = rows
-        if not _published(config, "validation"):
-            known = np.concatenate([rows, _part(config, "validation")[1]])
+        held_out = not published and finetune.validation_share
+        known = np.concatenate([rows, _part(config, "validation")[1]]) if held_out else rows
         classes = vocabulary(clips if len(known) == len(clips) else Subset(clips, known))
-    test = build_labelled(config, "test", classes) if _published(config, "test") else None
     splits = LabelledSplits(
-        classes, build_labelled(config, "train", classes), build_labelled(config, "validation", classes), test
+        classes,
+        build_labelled(config, "train", classes),
+        build_labelled(config, "validation", classes) if published or finetune.validation_share else None,
+        build_labelled(config, "test", classes) if _published(config, "test") else None,
     )
     if finetune.loss == "ce":
-        for part in (splits.train, splits.validation):
+        for part in filter(None, (splits.train, splits.validation)):
             empty = (part.targets().sum(dim=1) == 0).nonzero()
             if len(empty):
                 name = part.clip(int(empty[0])).id
@@ -535,13 +555,15 @@ def resolve_finetuning(config: Config, splits: LabelledSplits, processes: int) -
     config = config.model_copy(update={"classifier": classifier.model_copy(update={"classes": count})})
     clips = len(splits.train)
     config, notices = _shrunk(config, clips, processes)
-    if not _published(config, "validation"):
+    if splits.validation is None:
+        notices.append(f"finetune.validation_share=0: all {clips} training clips train, and the last weights are kept")
+    elif not _published(config, "validation"):
         notices.append(
             f"no validation split: {len(splits.validation)} of {clips + len(splits.validation)} training clips "
             "are held out for it, by source"
         )
     if splits.test is None:
-        notices.append("no test split: the chosen weights are judged on validation only")
+        notices.append("no test split: the weights are judged on validation only")
     return config, notices
 
 
@@ -553,6 +575,10 @@ def _published(config: Config, split: Split) -> bool:
         if instead:
             raise ConfigError("finetune.test_split=validation is for prepared folders (data.kind: shards)")
         return split in present_splits(config)
+    if instead and data.validation is not None:
+        raise ConfigError("finetune.test_split=validation tests on the folder's own split; leave out data.validation")
+    if data.validation is not None and split == "validation":
+        return True
     if data.fold is not None or (instead and split == "validation"):
         return split != "validation"
     if instead and split == "test":
@@ -566,8 +592,7 @@ def _part(config: Config, split: Split) -> tuple[Dataset, NDArray[np.int64]]:
     data = config.data
     classifier, finetune = finetuning_sections(config)
     if isinstance(data, PairedConfig) and classifier.mode != "audiovisual":
-        anchor = "sound" if classifier.mode == "audio" else "image"
-        config = config.model_copy(update={"data": data.model_copy(update={"anchor": anchor})})
+        config = config.model_copy(update={"data": data.model_copy(update={"anchor": classifier.mode})})
     if not isinstance(data, ShardsConfig) or (data.fold is None and _published(config, "validation")):
         clips = build_dataset(config, split)
         return clips, np.arange(len(clips))
@@ -584,5 +609,9 @@ def _part(config: Config, split: Split) -> tuple[Dataset, NDArray[np.int64]]:
         if split == "test":
             return whole, rows[folds == data.fold]
         rows = rows[folds != data.fold]
+    if not finetune.validation_share:
+        if split == "validation":
+            raise DataError("finetune.validation_share=0 holds no clips out for validation")
+        return whole, rows
     held = hold_out([whole.group(int(i)) for i in rows], finetune.validation_share)
     return whole, rows[held] if split == "validation" else rows[~held]

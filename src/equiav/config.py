@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,9 @@ RENAMED = {
     "optim.start_rate": "optim.start_lr",
     "optim.final_rate": "optim.final_lr",
     "finetune.head_rate": "finetune.head_lr_scale",
+    "data.max_things": "data.max_objects",
 }
+RENAMED_VALUES = {"data.anchor": {"sound": "audio", "image": "visual"}}
 # Keys that came after the first format of recipes; `canonical_dump` leaves them out while they are at their defaults.
 ADDED = (
     "objective.kind",
@@ -32,7 +35,11 @@ ADDED = (
     "model.audio",
     "model.visual",
     "modalities",
+    "data.mismatched",
 )
+# Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
+CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
+KINDS = ("pretrain", "finetune", "ablation")  # of recipes that come with the package
 LONGEST = 1 << 16  # characters of a recipe; PyYAML needs seconds for more
 MOST_TOKENS = 65_536  # of one input
 FOREIGN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
@@ -106,13 +113,14 @@ class _Chosen(Section):
 class WorldConfig(Section):
     """The generated world, drawn at `visual.size`: first `count` clips for training, then validation, then test.
 
-    `used` trains on the first so many of them only: sets of different size with the same held-out scenes.
-    Here and below, `balanced` draws training clips by the paper's class weights.
+    `used` trains on the first so many of them only: sets of different size with the same held-out scenes. `mismatched`
+    is the share of training clips with the audio of another scene, as videos with a voice-over have; held-out clips are
+    never among them. Here and below, `balanced` draws training clips by the paper's class weights.
     """
 
     kind: Literal["world"] = "world"
     seed: Seed = 0
-    max_things: Few = 3
+    max_objects: Few = 3
     max_sounding: Few = 2
     another: Share = 0.5
     duet: Share = 0.3
@@ -121,6 +129,7 @@ class WorldConfig(Section):
     used: Positive | None = None
     validation: Positive = 500
     test: Positive = 500
+    mismatched: Share = 0.0
     balanced: bool = False
 
 
@@ -129,25 +138,36 @@ class ShardsConfig(Section):
 
     `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `one_per_source`
     keeps clips of one video out of each other's batch. `test` is a folder of its own where the publishers' test clips
-    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train.
+    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train. `validation` is a
+    folder too, or a share of the training sources to hold out; without it the folder's own validation split counts.
     """
 
     kind: Literal["shards"] = "shards"
     path: str
+    validation: Annotated[float, Field(gt=0, lt=1)] | str | None = None
     test: str | None = None
     fold: Positive | None = None
     statistics: Literal["recipe", "data"] = "recipe"
     balanced: bool = False
     one_per_source: bool = False
 
+    @model_validator(mode="after")
+    def _one_validation(self) -> ShardsConfig:
+        if self.fold is not None and self.validation is not None:
+            raise ValueError("with a fold, finetune.validation_share says what is held out; leave out data.validation")
+        return self
+
 
 class PairedConfig(Section):
-    """Audio files and images paired only by class: a tar or folder with manifest.csv. This uses labels."""
+    """Audio files and images paired only by class: a tar or folder with manifest.csv. This uses labels.
+
+    A clip is one item of the `anchor` modality, with `partners` of the other to choose from.
+    """
 
     kind: Literal["paired"] = "paired"
     path: str
     seconds: PositiveFloat = 5.0
-    anchor: Literal["sound", "image"] = "image"
+    anchor: Literal["audio", "visual"] = "visual"
     partners: Positive = 10
     balanced: bool = False
 
@@ -161,7 +181,7 @@ class CavMaeConfig(Section):
 
     kind: Literal["cavmae"] = "cavmae"
     train: str
-    validation: str
+    validation: str | None = None
     test: str | None = None
     balanced: bool = False
     weights: str | None = None
@@ -309,10 +329,10 @@ class ClassifierConfig(Section):
 
 
 class AudioAugmentConfig(Section):
-    """Ranges of the spectrogram's augmentations."""
+    """Ranges of the spectrogram's augmentations; `crop_aspect` is time over frequency."""
 
     crop_area: Area = (0.08, 1.0)
-    crop_aspect: Range = (0.8, 1.5)
+    crop_aspect: Range = (0.667, 1.25)
     jitter: tuple[Share, Share] = (0.4, 0.4)
     blur_sigma: Range = (0.1, 2.0)
     mask_time: Share = 192 / 1024
@@ -457,9 +477,10 @@ class FinetuneConfig(Section):
     `mixup` is the chance of a clip to be mixed with another of its batch, by a share drawn from Beta(b, b), b =
     `mixup_beta`. `layer_decay` multiplies the learning rate once per layer below the classifier, `head_lr_scale` that
     of the classifier itself. `metric`, on validation, chooses the weights that are kept; where the data have no
-    validation split, `validation_share` of the training part is held out for it, by source. `test_split: validation`
-    tests on the publishers' validation split, where the labels of their test split are not public. `all_frames`
-    averages the test scores over every frame of a clip. `classes_file` fixes the classes.
+    validation split, `validation_share` of the training part is held out for it, by source; with 0 all of it trains
+    and the last weights are kept. `test_split: validation` tests on the publishers' validation split, where the labels
+    of their test split are not public. `all_frames` averages the test scores over every frame of a clip.
+    `classes_file` fixes the classes.
     """
 
     loss: Literal["ce", "bce"]
@@ -470,7 +491,7 @@ class FinetuneConfig(Section):
     drop_path: BelowOne = 0.0
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     head_lr_scale: PositiveFloat = 1.0
-    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    validation_share: BelowOne = 0.1
     test_split: Literal["test", "validation"] = "test"
     all_frames: bool = False
     classes_file: str | None = None
@@ -573,7 +594,7 @@ def _override(tree: dict[Any, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"{override!r}: an override is key=value, for instance train.steps=100")
-    _say_renamed([key] if key in RENAMED else [])
+    _say_renamed([f"{key} (now {RENAMED[key]})"] if key in RENAMED else [])
     *sections, last = RENAMED.get(key, key).split(".")
     for section in sections:
         tree = tree.setdefault(section, {})
@@ -590,13 +611,13 @@ _said: set[str] = set()
 
 def _say_renamed(old: list[str]) -> None:
     """Logs the new names in one line, each once per process."""
-    if new := [key for key in old if key not in _said]:
+    if new := [text for text in old if text not in _said]:
         _said.update(new)
-        log.warning("old names of keys, which still work: %s", ", ".join(f"{k} (now {RENAMED[k]})" for k in new))
+        log.warning("old names in recipes, which still work: %s", ", ".join(new))
 
 
 def _current_names(tree: dict[Any, Any], where: str) -> dict[Any, Any]:
-    """The same tree with old names of keys replaced by their new ones."""
+    """The same tree with old names of keys and values replaced by their new ones."""
     tree, found = dict(tree), []
     for old, new in RENAMED.items():
         section, before = old.split(".")
@@ -605,8 +626,14 @@ def _current_names(tree: dict[Any, Any], where: str) -> dict[Any, Any]:
             continue
         if after in tree[section]:
             raise ConfigError(f"{where}: {old} is the old name of {new}; give one of them, not both")
-        found.append(old)
+        found.append(f"{old} (now {new})")
         tree[section] = {after if key == before else key: value for key, value in tree[section].items()}
+    for path, names in RENAMED_VALUES.items():
+        section, key = path.split(".")
+        value = tree[section].get(key) if isinstance(tree.get(section), dict) else None
+        if isinstance(value, str) and value in names:
+            found.append(f"{path}: {value} (now {names[value]})")
+            tree[section] = {**tree[section], key: names[value]}
     _say_renamed(found)
     return tree
 
@@ -620,13 +647,36 @@ def refusal(error: ValidationError, where: str) -> ConfigError:
     return ConfigError(" ".join(f"{where}: {key}: {reason}{more}".split()))
 
 
-def shipped_recipe(name: str) -> Path:
-    """A recipe that comes with the package, by its path under configs/."""
+def shipped_recipes() -> dict[str, Path]:
+    """The recipes and tables that come with the package, by names such as `pretrain/world`."""
     here = Path(__file__).parent
     for folder in (here / "configs", here.parents[1] / "configs"):  # installed; in the source tree
-        if (folder / name).is_file():
-            return folder / name
-    raise ConfigError(f"configs/{name}: not part of this installation")
+        if folder.is_dir():
+            found = sorted(folder.glob("*/*.yaml"), key=lambda path: (KINDS.index(path.parent.name), path.stem))
+            return {f"{path.parent.name}/{path.stem}": path for path in found}
+    raise ConfigError("configs: not part of this installation")
+
+
+def find_recipe(given: str | Path, kind: str | None = None) -> Path:
+    """The file itself where there is one; else the recipe that the package carries under that name.
+
+    `kind` is pretrain, finetune or ablation: with it `world` is enough, without it two recipes may have that name.
+    """
+    path, carried = Path(given), shipped_recipes()
+    if path.exists() and not path.is_dir():
+        return path
+    name = path.with_suffix("").as_posix().removeprefix("configs/")
+    fitting = [n for n in (f"{kind}/{name}", name) if n in carried][:1]
+    if not fitting and kind is None:
+        fitting = [n for n in carried if n.split("/")[1] == name]
+    if len(fitting) == 1:
+        return carried[fitting[0]]
+    if fitting:
+        raise ConfigError(f"{given}: there are {' and '.join(fitting)}; name one of them")
+    known = [n for n in carried if kind is None or n.startswith(f"{kind}/")]
+    near = get_close_matches(name, [*known, *(n.split("/")[1] for n in known)], n=3, cutoff=0.5)
+    hint = f"near names: {', '.join(near)}" if near else "`equiav recipes` lists those there are"
+    raise ConfigError(f"{given}: no such file, and no recipe of this name; {hint}")
 
 
 def dump_config(config: Config) -> str:
@@ -637,10 +687,13 @@ def dump_config(config: Config) -> str:
 def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[str, Any]:
     """The recipe as the first format spelled it: for hashes, which must outlive renamed and added keys.
 
-    Renamed keys have their old names; keys added since are left out while they are at their defaults.
+    Renamed keys have their old names; keys added since are left out while they are at their defaults. Without defaults,
+    those of the first format are left out: a changed default makes another recipe.
     """
     tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=exclude_defaults)
     defaults = Config().model_dump(mode="json")
+    for path, before in CHANGED.items() if exclude_defaults else ():
+        _put_changed(tree, config.model_dump(mode="json"), path.split("."), before)
     for path in ADDED:
         *sections, key = path.split(".")
         part, default = tree, defaults
@@ -653,7 +706,39 @@ def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[st
         if isinstance(tree.get(section), dict):
             before = old.split(".")[-1]
             tree[section] = {before if key == after else key: value for key, value in tree[section].items()}
+    for path, names in RENAMED_VALUES.items():
+        section, name = path.split(".")
+        if isinstance(tree.get(section), dict) and name in tree[section]:
+            first = {now: old for old, now in names.items()}
+            tree[section][name] = first.get(tree[section][name], tree[section][name])
     return tree
+
+
+def _put_changed(tree: dict[str, Any], whole: dict[str, Any], path: list[str], before: Any) -> None:
+    """Writes a key into the tree unless it is what it was before; leaves no empty sections."""
+    name, *rest = path
+    if rest:
+        part = tree.setdefault(name, {})
+        _put_changed(part, whole[name], rest, before)
+        if not part:
+            del tree[name]
+    elif whole[name] != before:
+        tree[name] = whole[name]
+    else:
+        tree.pop(name, None)
+
+
+def with_earlier_defaults(config: Config) -> Config:
+    """The recipe as it was meant before some defaults changed; one that sets those keys otherwise stays as it is."""
+    tree, defaults = config.model_dump(mode="json"), Config().model_dump(mode="json")
+    for path, before in CHANGED.items():
+        *sections, key = path.split(".")
+        part, default = tree, defaults
+        for section in sections:
+            part, default = part[section], default[section]
+        if part[key] == default[key]:
+            part[key] = before
+    return Config.model_validate(tree)
 
 
 def resolve_name(name: str, base: type | None = None) -> Any:

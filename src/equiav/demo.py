@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from equiav.build import build_dataset
 from equiav.checkpoint import checkpoints_of
-from equiav.config import load_config, shipped_recipe
+from equiav.config import load_config, shipped_recipes
 from equiav.data import Dataset, Subset
 from equiav.errors import ConfigError
 from equiav.evaluation import Equivariance, Localisation, Probe, Results, Retrieval, embed_dataset
@@ -32,7 +32,7 @@ PROCESSES = 2  # fixed, so that every machine with two cores or more gets the sa
 
 def run_demo(out: Path, overrides: tuple[str, ...] = (), report: Callable[[str], None] = lambda line: None) -> Results:
     """Trains (or resumes), evaluates on held-out scenes and writes results and page into `out`."""
-    recipe = shipped_recipe("pretrain/world.yaml")
+    recipe = shipped_recipes()["pretrain/world"]
     if load_config(recipe, overrides).data.kind != "world":
         raise ConfigError("the demo shows the generated world; use equiav pretrain for other data")
     began = time.monotonic()

@@ -15,6 +15,8 @@ from equiav.data import (
     Schedule,
     balanced_weights,
     evaluation_batches,
+    labels_of,
+    multi_hot,
     read_cavmae,
     read_vocabulary,
     read_weights,
@@ -84,7 +86,7 @@ def test_root_replaces_the_folder_of_the_file(data_file: Path, tmp_path: Path) -
     data_file.rename(moved)
     clips = CavMaeDataset(read_cavmae(moved, root=tmp_path), size=8)
     assert clips.sample(0, 0).id == "clip_0"
-    with pytest.raises(DataError, match=r"clip_0: its sound .*lists/audio/clip_0\.wav is missing"):
+    with pytest.raises(DataError, match=r"clip_0: its audio .*lists/audio/clip_0\.wav is missing"):
         dataset(moved).sample(0, 0)
 
 
@@ -119,13 +121,20 @@ def test_broken_media(data_file: Path) -> None:
         dataset(data_file).sample(0, 1)
 
 
-def test_targets(data_file: Path, tmp_path: Path) -> None:
-    (tmp_path / "labels.csv").write_text('index,mid,display_name\n0,/m/b,"B, b"\n1,/m/a,A\n')
-    targets = dataset(data_file).targets(read_vocabulary(tmp_path / "labels.csv"))
-    assert targets.tolist() == [[0, 1], [1, 1], [1, 0], [0, 1]]
-    (tmp_path / "labels.csv").write_text("index,mid,display_name\n0,/m/b,B\n")
-    with pytest.raises(DataError, match="clip_0 has the class /m/a, which the label file lacks"):
-        dataset(data_file).targets(read_vocabulary(tmp_path / "labels.csv"))
+def test_boxes_and_targets(data_file: Path) -> None:
+    content = json.loads(data_file.read_text())
+    content["data"][1]["boxes"] = [[0.0, 0.0, 0.5, 1.0]]
+    data_file.write_text(json.dumps(content))
+    clips = dataset(data_file)
+    assert clips.clip(1).boxes == ((0.0, 0.0, 0.5, 1.0),)
+    # 24 x 16 is cut to its middle 16 x 16: the left half of the frame is the left half of the square.
+    assert clips.boxes(1, 0).tolist() == [[0.0, 0.0, 4.0, 8.0]]
+    assert len(clips.boxes(0, 0)) == 0
+    assert multi_hot(labels_of(clips), ("/m/b", "/m/a")).tolist() == [[0, 1], [1, 1], [1, 0], [0, 1]]
+    content["data"][1]["boxes"] = [[0.0, 1.0]]
+    data_file.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="clip_1: boxes are lists of x0, y0, x1, y1"):
+        read_cavmae(data_file)
 
 
 def test_class_weights(data_file: Path, tmp_path: Path) -> None:
@@ -168,13 +177,14 @@ def test_repeated_ids(data_file: Path) -> None:
 def test_real_lists(shared: Path) -> None:
     audio = read_cavmae(shared / "annotations" / "audioset" / "cavmae_sample_json_as.json")
     vocabulary = read_vocabulary(shared / "annotations" / "audioset" / "class_labels_indices.csv")
-    targets = CavMaeDataset(audio, size=224).targets(vocabulary)
+    targets = multi_hot(labels_of(CavMaeDataset(audio, size=224)), vocabulary.mids)
     assert targets.shape == (1725, 527)
     assert int((targets.sum(dim=0) > 0).sum()) == 524
     assert float(targets.sum(dim=1).mean()) == pytest.approx(2.57, abs=0.005)
     vgg = read_cavmae(shared / "annotations" / "retrieval" / "vgg_test_5_per_class_for_retrieval_template.json")
     classes = read_vocabulary(shared / "annotations" / "retrieval" / "class_labels_indices_vgg.csv")
-    assert CavMaeDataset(vgg, size=224).targets(classes).sum(dim=0).tolist() == [5.0] * 309
+    targets = multi_hot(labels_of(CavMaeDataset(vgg, size=224)), classes.mids)
+    assert targets.sum(dim=0).tolist() == [5.0] * 309
 
 
 def test_a_recipe_reads_it(data_file: Path, tmp_path: Path) -> None:

@@ -71,24 +71,20 @@ def collection(tmp_path: Path) -> Path:
 def test_reads_every_file_once(collection: Path) -> None:
     paired = read_paired(collection, size=8, seconds=0.5)
     assert paired.classes == ("c0", "c1")
-    assert [len(paired.sounds(s).names) for s in SPLITS] == [8, 2, 2]
-    assert [len(paired.images(s).names) for s in SPLITS] == [10, 2, 4]
+    assert [len(paired.items["audio", s]) for s in SPLITS] == [8, 2, 2]
+    assert [len(paired.items["visual", s]) for s in SPLITS] == [10, 2, 4]
     for split in SPLITS:
-        sounds, images = paired.sounds(split), paired.images(split)
+        sounds, images = paired.items["audio", split], paired.items["visual", split]
         for i, name in enumerate(sounds.names):
             c, number = int(name.split("/")[1][1:]), int(name.rsplit("s", 1)[1])
-            assert sounds.labels[i] == c
-            assert torch.equal(
-                sounds.waveform(i), torch.full((RATE // 4 * (1 + number % 2),), (100 * c + number + 1) / 32768)
-            )
+            assert sounds.labels(i) == (f"c{c}",)
+            expected = torch.full((RATE // 4 * (1 + number % 2),), (100 * c + number + 1) / 32768)
+            assert torch.equal(sounds.sample(i, 0).inputs["audio"], expected)
         for i, name in enumerate(images.names):
             c, number = int(name.split("/")[1][1:]), int(name.rsplit("p", 1)[1])
-            assert images.labels[i] == c
-            assert images.pictures[i].unique().tolist() == [10 * c + number]
-    assert paired.nbytes == 12 * RATE // 2 * 2 + 16 * 3 * 64
-    assert (
-        "12 sounds + 16 images of 2 classes: train 8+10, validation 2+2, test 2+4; 0 sounds left out" in paired.line()
-    )
+            assert images.labels(i) == (f"c{c}",)
+            assert images.sample(i, 0).inputs["visual"].unique().tolist() == [10 * c + number]
+    assert paired.left_out == 0
 
 
 @pytest.mark.parametrize("top", ["", "set/"])
@@ -97,9 +93,9 @@ def test_tar_and_folder_give_the_same(collection: Path, tmp_path: Path, top: str
         tar.add(collection, arcname=top or ".")
     for root in (tmp_path / "set.tar", collection.parent):
         other, paired = read_paired(root, size=8), read_paired(collection, size=8)
-        assert other.all_sounds.names == paired.all_sounds.names
-        assert torch.equal(other.all_sounds.samples, paired.all_sounds.samples)
-        assert torch.equal(other.all_images.pictures, paired.all_images.pictures)
+        for key, items in paired.items.items():
+            assert other.items[key].names == items.names
+            assert all(torch.equal(a, b) for a, b in zip(other.items[key].media, items.media, strict=True))
 
 
 def test_splits_keep_speakers_apart(collection: Path) -> None:
@@ -133,23 +129,23 @@ def test_splits_do_not_depend_on_order() -> None:
     assert 10 <= sum(s == "test" for s in forward.values()) <= 30
 
 
-@pytest.mark.parametrize("anchor", ["sound", "image"])
+@pytest.mark.parametrize("anchor", ["audio", "visual"])
 def test_partners_share_class_and_split(collection: Path, anchor: str) -> None:
     paired = read_paired(collection, size=8)
     for split in SPLITS:
         clips = PairedDataset(paired, split, anchor=anchor, partners=5, seed=3)
         assert isinstance(clips, Dataset)
         assert clips.frames == 5
-        others = clips.images if anchor == "sound" else clips.sounds
+        others = paired.items["visual" if anchor == "audio" else "audio", split]
         for i in range(len(clips)):
-            drawn = [clips.partner(i, k) for k in range(5)]
-            assert {int(others.labels[row]) for row in drawn} == {clips.label(i)}
-            assert len(set(drawn)) == min(5, int((others.labels == clips.label(i)).sum()))
+            drawn, number = [clips.partner(i, k) for k in range(5)], clips.items.numbers[i]
+            assert {others.numbers[row] for row in drawn} == {number}
+            assert len(set(drawn)) == min(5, others.numbers.count(number))
             sample = clips.sample(i, 2)
             assert sample.id == clips.clip(i).id
             assert sample.inputs["visual"].shape == (3, 8, 8)
-            assert int(sample.inputs["visual"][0, 0, 0]) // 10 == clips.label(i)
-            assert int(sample.inputs["audio"][0] * 32768) // 100 == clips.label(i)
+            assert int(sample.inputs["visual"][0, 0, 0]) // 10 == number
+            assert int(sample.inputs["audio"][0] * 32768) // 100 == number
 
 
 def test_partners_depend_on_the_seed_alone(collection: Path) -> None:
@@ -186,7 +182,7 @@ def test_loudest_stretch() -> None:
 
 def test_loss_floor_is_the_mean_over_batches(collection: Path) -> None:
     clips = PairedDataset(read_paired(collection, size=8), "train")
-    labels = torch.tensor([clips.label(i) for i in range(len(clips))])
+    labels = torch.tensor(clips.items.numbers)
     generator = torch.Generator().manual_seed(0)
     drawn = []
     for _ in range(4000):
@@ -248,9 +244,9 @@ def test_a_class_without_partners_is_named(tmp_path: Path) -> None:
     lines = (root / "manifest.csv").read_text().splitlines(keepends=True)
     (root / "manifest.csv").write_text("".join(line for line in lines if not line.startswith("images/c1/")))
     paired = read_paired(root, size=8)
-    with pytest.raises(DataError, match="split train: c1 has a sound but no image"):
+    with pytest.raises(DataError, match="split train: c1 has audio but no image"):
         PairedDataset(paired)
-    assert len(PairedDataset(paired, anchor="image")) == 5
+    assert len(PairedDataset(paired, anchor="visual")) == 5
 
 
 def count_splits(root: Path) -> dict[tuple[str, str], int]:
@@ -280,8 +276,7 @@ def test_real_class_paired(shared: Path) -> None:
     assert counts["image", "train"] + counts["image", "validation"] + counts["image", "test"] == 5473
     paired = read_paired(root, size=32, seconds=2.0, classes=["helicopter", "cat"])
     assert paired.classes == ("cat", "helicopter")
-    assert len(paired.all_sounds.names) == 64
-    assert len(paired.all_images.names) == 373
+    assert [sum(len(paired.items[m, s]) for s in SPLITS) for m in ("audio", "visual")] == [64, 373]
     clips = PairedDataset(paired, "test")
     assert len(clips) == 16
     assert all(clips.sample(i, 0).inputs["audio"].shape == (32000,) for i in range(len(clips)))
@@ -295,6 +290,5 @@ def test_real_av_mnist(shared: Path) -> None:
     assert counts["audio", "validation"] == 500
     assert ("audio", "None") not in counts
     paired = read_paired(root, size=28, seconds=1.0, classes=["7"])
-    assert len(paired.all_sounds.names) == 600
-    assert len(paired.all_images.names) == 1028
-    assert int(paired.all_sounds.lengths.max()) <= 16000
+    assert [sum(len(paired.items[m, s]) for s in SPLITS) for m in ("audio", "visual")] == [600, 1028]
+    assert max(len(x) for s in SPLITS for x in paired.items["audio", s].media) <= 16000

@@ -259,3 +259,35 @@ def test_refusals():
     mute = replace(WORLD.scene(0), objects=())
     with pytest.raises(DataError, match="something that sounds"):
         attribute_similarity([mute], [WORLD.scene(0)])
+
+
+def test_mismatched_clips_have_the_audio_of_another_scene():
+    """A share of the training clips only, decided by the seed; the same clips whatever else changes."""
+    from equiav.build import build_dataset
+    from equiav.config import parse_config
+
+    def split(name, share, **more):
+        data = {"kind": "world", "count": 400, "validation": 20, "test": 20, "mismatched": share, **more}
+        return build_dataset(parse_config({"data": data, "visual": {"size": 16}}, "test"), name)
+
+    clean, noisy = split("train", 0.0), split("train", 0.3)
+    other = [i for i in range(400) if noisy.clip(i).metadata.get("mismatched")]
+    assert 0.22 < len(other) / 400 < 0.38
+    for i in (*other[:3], *(i for i in range(6) if i not in other)):
+        (a, frames), (b, same) = clean.media(i), noisy.media(i)
+        assert torch.equal(frames, same)
+        assert torch.equal(a, b) == (i not in other)
+        assert clean.clip(i).labels == noisy.clip(i).labels
+        assert (len(noisy.boxes(i, 0)) == 0) == (i in other)
+    heard = [noisy.heard(i) for i in other]
+    assert len(set(heard)) == len(other)
+    assert min(heard) >= 440, "of no scene of any split"
+    again = split("train", 0.3, used=100)
+    assert [i for i in range(100) if again.clip(i).metadata.get("mismatched")] == [i for i in other if i < 100]
+    fewer = split("train", 0.1)
+    assert {i for i in range(400) if fewer.clip(i).metadata.get("mismatched")} < set(other)
+    assert {i for i in range(400) if split("train", 0.3, seed=1).clip(i).metadata.get("mismatched")} != set(other)
+    for name in ("validation", "test"):
+        held = split(name, 0.3)
+        assert not any(held.clip(i).metadata.get("mismatched") for i in range(20))
+        assert torch.equal(held.media(0)[0], split(name, 0.0).media(0)[0])

@@ -3,6 +3,7 @@
 import json
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -23,10 +24,11 @@ from equiav.config import (
     load_config,
     parse_config,
     resolve_name,
+    with_earlier_defaults,
 )
 from equiav.data import World, WorldDataset
 from equiav.errors import CheckpointError, ConfigError
-from equiav.reproduction import load_tables, plan, portable
+from equiav.reproduction import load_tables, plan, portable, run_key
 from equiav.types import SPLITS
 from tests.inference.models import MICRO
 
@@ -34,7 +36,9 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "configs").rglob("*.yaml"))
 TUNE = {"loss": "ce", "metric": "accuracy"}
 OLD = {"optim": {"rate": 0.5, "start_rate": 0.25, "final_rate": 0.125}, "finetune": {**TUNE, "head_rate": 3}}
+OLD["data"] = {"kind": "world", "max_things": 4}
 NEW = {"optim": {"lr": 0.5, "start_lr": 0.25, "final_lr": 0.125}, "finetune": {**TUNE, "head_lr_scale": 3}}
+NEW["data"] = {"kind": "world", "max_objects": 4}
 
 
 @pytest.fixture
@@ -73,6 +77,23 @@ def test_old_and_new_names_mix_between_file_and_overrides(written, caplog):
         load_config(written({}), ("optim.tempo=0.5",))
 
 
+def test_old_names_of_data(monkeypatch, caplog):
+    monkeypatch.setattr(configs, "_said", set())
+    paired = {"data": {"kind": "paired", "path": "p", "anchor": "sound"}}
+    config = parse_config(paired, "old")
+    assert config.data.anchor == "audio"
+    assert "data.anchor: sound (now audio)" in caplog.text
+    assert canonical_dump(config)["data"]["anchor"] == "sound", "hashes outlive the new name"
+    assert parse_config({"data": {**paired["data"], "anchor": "image"}}, "old").data.anchor == "visual"
+    world = parse_config({"data": {"kind": "world", "max_things": 4}}, "old")
+    assert world.data.max_objects == 4
+    assert "data.max_things (now data.max_objects)" in caplog.text
+    assert canonical_dump(world, exclude_defaults=True)["data"] == {"max_things": 4}
+    caplog.clear()
+    parse_config(paired, "again")
+    assert not caplog.messages, "said once"
+
+
 def test_a_checkpoint_with_old_names_opens(tmp_path):
     config = parse_config({**MICRO, "optim": {"lr": 0.5}}, "test")
     save_model(tmp_path / "model", config, build_model(config).state_dict(), {})
@@ -100,8 +121,24 @@ def test_results_of_finished_runs_are_still_found():
     known = {(scale, run.key): run for scale in ("world", "real", "paper") for run in plan(tables, scale)}
     records = [p for p in (ROOT / "results/ablation").rglob("*.json") if "tasks" in json.loads(p.read_text())]
     assert len(records) >= 110
+    # Made before a default changed: known by the key of the recipe as it was meant then.
+    for (scale, _), run in list(known.items()):
+        before = replace(run, config=with_earlier_defaults(run.config))
+        known.setdefault((scale, run_key(before.config, trained=run.trained)), before)
     for path in records:
         assert json.loads(path.read_text())["config"] == portable(known[path.parent.name, path.stem].config)
+
+
+def test_a_changed_default_makes_other_runs_and_keeps_the_meaning_of_old_checkpoints():
+    now, before = Config(), with_earlier_defaults(Config())
+    assert now.augment.audio.crop_aspect == (0.667, 1.25)
+    assert before.augment.audio.crop_aspect == (0.8, 1.5)
+    assert "augment" not in canonical_dump(before, exclude_defaults=True), "as the first format: at its default"
+    assert canonical_dump(now, exclude_defaults=True)["augment"] == {"audio": {"crop_aspect": [0.667, 1.25]}}
+    assert run_key(now, trained=True) != run_key(before, trained=True)
+    own = parse_config({"augment": {"audio": {"crop_aspect": [0.5, 2.0]}}}, "own")
+    assert with_earlier_defaults(own) == own
+    assert load_checkpoint(ROOT / "tests/frozen/format1/pretrained").config.augment.audio.crop_aspect == (0.8, 1.5)
 
 
 def test_the_canonical_dump_has_the_first_formats_keys():

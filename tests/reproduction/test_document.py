@@ -3,9 +3,11 @@
 import csv
 import io
 import json
+import sys
 
 import pytest
 
+from equiav.config import load_config, with_earlier_defaults
 from equiav.reproduction import Folders, collect, csv_text, markdown, missing, plan, table_plot, value_at, write_table
 from tests.reproduction.small import loaded, pretend, table
 
@@ -49,6 +51,25 @@ def test_whole_table(tmp_path, folders):
     found = loaded(tmp_path)
     pretend(found, folders, metrics)
     assert markdown(collect(found, "world", folders)) == WHOLE
+
+
+def test_results_taken_before_a_default_changed_are_marked_and_never_mixed(tmp_path, folders, monkeypatch):
+    found = loaded(tmp_path)
+    with monkeypatch.context() as before:
+        module = sys.modules["equiav.reproduction.plan"]
+        before.setattr(module, "load_config", lambda *given: with_earlier_defaults(load_config(*given)))
+        pretend(found, folders, metrics)
+    results = collect(found, "world", folders)
+    assert results.earlier
+    assert len(results.records) == 6
+    mark = " Taken before this version's defaults: `augment.audio.crop_aspect` was 0.8 to 1.5 by default.\n"
+    assert markdown(results) == WHOLE.removesuffix("\n") + mark
+    runs = plan([found], "world")
+    assert all(missing(run, folders) for run in runs), "they are made again"
+    pretend(found, folders, lambda row, seed: metrics(row, seed) if seed == 0 else None)
+    results = collect(found, "world", folders)
+    assert not results.earlier
+    assert len(results.records) == 2
 
 
 def test_nothing_run_leaves_blanks(tmp_path, folders):

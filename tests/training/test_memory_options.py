@@ -107,9 +107,9 @@ def test_a_checkpointed_run_is_the_same_run(tmp_path):
 
 
 def test_a_classifier_is_checkpointed_too(tmp_path, counted):
-    from equiav.config import load_config, shipped_recipe
+    from equiav.config import load_config, shipped_recipes
 
-    recipe = shipped_recipe("finetune/smoke.yaml")
+    recipe = shipped_recipes()["finetune/smoke"]
     config = load_config(recipe, ("train.steps=1", "train.epochs=null", "train.checkpoint_activations=true"))
     finetune(config, tmp_path, lambda line: None)
     assert counted

@@ -167,7 +167,7 @@ def visual_pipeline(
 def audio_pipeline(
     *,
     crop_area: Range = (0.08, 1.0),
-    crop_aspect: Range = (0.8, 1.5),
+    crop_aspect: Range = (0.667, 1.25),
     jitter: tuple[float, float] = (0.4, 0.4),
     blur_sigma: Range = (0.1, 2.0),
     mask_time: float = 192 / 1024,

@@ -115,7 +115,10 @@ class HorizontalFlip:
 
 @dataclass(frozen=True)
 class TimeShift:
-    """Rolls a spectrogram along time, what leaves at one end entering at the other."""
+    """A circular shift along time by at most half the length either way: what leaves at one end enters at the other.
+
+    So every rotation is reached, and each by one shift only.
+    """
 
     p: float = 0.8
     slots: ClassVar[tuple[str, ...]] = ("on", "shift")

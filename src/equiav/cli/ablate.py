@@ -17,7 +17,9 @@ RESULTS, RUNS = Path("results/ablation"), Path("runs/ablation")
 
 @app.command()
 def ablate(
-    files: Annotated[list[Path], typer.Argument(help="Tables, such as configs/ablation/variants.yaml.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Tables: files, or names that `equiav recipes` lists (variants).")
+    ],
     scale: Annotated[str, typer.Option(help="world (two cores), real (small real data) or paper.")] = "world",
     processes: Annotated[int, typer.Option(min=1, help="Runs side by side, one thread each.")] = 2,
     seeds: Annotated[str | None, typer.Option(help="Only these, such as 0,1.")] = None,
@@ -37,6 +39,7 @@ def ablate(
     Finished runs are not repeated, rows of one configuration share their runs, a failed row is reported and the
     others go on (exit code 1 at the end). Run the same command again to carry on.
     """
+    from equiav.config import find_recipe
     from equiav.reproduction import Folders, Runner, load_tables, missing, plan, worker_arguments
 
     if split not in (None, "test", "validation"):
@@ -45,6 +48,7 @@ def ablate(
         raise EquiAVError(f"--scale {scale}: choose world, real or paper")
     if seeds is not None and not all(part.strip().isdigit() for part in seeds.split(",")):
         raise EquiAVError(f"--seeds {seeds}: give numbers such as 0,1,2")
+    files = [find_recipe(file, "ablation") for file in files]
     tables = [table for table in load_tables(files) if scale in table.scales]
     if not tables:
         raise EquiAVError(f"--scale {scale}: none of these tables has it")

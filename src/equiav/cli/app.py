@@ -1,4 +1,4 @@
-"""The application itself, and how commands speak while they work."""
+"""The application itself, what its commands share, and how they speak while they work."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import importlib
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equiav import __version__
 from equiav.errors import EquiAVError
 
+if TYPE_CHECKING:
+    from equiav.evaluation import Results
+
 # Rooms are imported inside the commands: torch alone would make `--help` take seconds.
 app = typer.Typer(
     name="equiav",
-    help="Learn a shared space of sound and picture from your own videos, and use it (EquiAV, ICML 2024).",
+    help="Learn a shared embedding space of audio and video from your own videos, and use it (EquiAV, ICML 2024).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -24,6 +27,18 @@ app = typer.Typer(
 )
 evaluate = typer.Typer(help="Measure a model, or what it costs.", no_args_is_help=True)
 app.add_typer(evaluate, name="evaluate")
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value, such as train.steps=100.")]
+Model = Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")]
+OtherData = Annotated[
+    Path | None,
+    typer.Option(help="Other data: a prepared folder, a collection paired by class, or a data file of CAV-MAE (JSON)."),
+]
+SplitName = Annotated[str, typer.Option(help="train, validation or test.")]
+RetrievalList = Annotated[
+    Path | None, typer.Option("--list", help="Only the clips of a published retrieval list (JSON).")
+]
+OutFolder = Annotated[Path | None, typer.Option(help="Folder for results and report (default: MODEL/evaluation/TASK).")]
 
 
 def _version(asked: bool) -> bool:
@@ -68,8 +83,20 @@ def end_line() -> None:
         print(file=sys.stderr)
 
 
+def choose(option: str, value: str | None, *known: str) -> Any:
+    """The value of an option if it is one of those known (or not given), else a refusal."""
+    if value is not None and value not in known:
+        raise EquiAVError(f"{option} {value}: choose {', '.join(known[:-1])} or {known[-1]}")
+    return value
+
+
 def split_name(value: str) -> Any:
     """A split by its name, or a refusal."""
-    if value not in ("train", "validation", "test"):
-        raise EquiAVError(f"--split {value}: choose train, validation or test")
-    return value
+    return choose("--split", value, "train", "validation", "test")
+
+
+def finish(results: Results, out: Path) -> None:
+    """Prints what an evaluation found, and where its report is."""
+    end_line()
+    print("\n".join(results.lines))
+    print(f"Report: {results.write(out)}")

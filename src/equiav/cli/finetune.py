@@ -7,31 +7,29 @@ from typing import Annotated
 
 import typer
 
-from equiav.cli.app import app, end_line, evaluate, say, split_name
+from equiav.cli.app import OtherData, OutFolder, Overrides, SplitName, app, end_line, evaluate, finish, say, split_name
 
 
 @app.command()
 def finetune(
-    recipe: Annotated[Path, typer.Argument(help="A recipe, such as configs/finetune/world.yaml.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="key=value, such as weights=runs/demo classifier.mode=audio.")
-    ] = None,
+    recipe: Annotated[Path, typer.Argument(help="A recipe: a file, or a name that `equiav recipes` lists (world).")],
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/finetune/<recipe> without it.")] = None,
     folds: Annotated[
         bool, typer.Option("--folds", help="One classifier per published fold (ESC-50), and their mean.")
     ] = False,
 ) -> None:
-    """Train a classifier on sound, pictures or both, from pre-trained weights or from scratch.
+    """Train a classifier on audio, frames or both, from pre-trained weights (weights=runs/demo) or from scratch.
 
     Run the same command again to resume; under torchrun, processes share each batch. Writes checkpoints/, best/ (the
     weights that validation chose), log.jsonl, and at the end results.json and report.html of the test split.
     """
-    from equiav.config import load_config
+    from equiav.config import find_recipe, load_config
     from equiav.distributed import rank, started
     from equiav.training import STOPPED, finetune_folds
     from equiav.training import finetune as run
 
-    config = load_config(recipe, tuple(overrides or ()))
+    config = load_config(find_recipe(recipe, "finetune"), tuple(overrides or ()))
     out = out or Path("runs") / "finetune" / recipe.stem
     with started():
         if folds:
@@ -50,8 +48,8 @@ def finetune(
 @evaluate.command()
 def classification(
     model: Annotated[Path, typer.Argument(help="A fine-tuning run's folder or a fine-tuned checkpoint.")],
-    data: Annotated[Path | None, typer.Option(help="Other data than the classifier was trained on.")] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    data: OtherData = None,
+    split: SplitName = "test",
     all_frames: Annotated[
         bool | None,
         typer.Option(
@@ -59,11 +57,9 @@ def classification(
         ),
     ] = None,
     classes: Annotated[Path | None, typer.Option(help="Names of the classes, for imported classifiers.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for results and report (default: evaluation/classification).")
-    ] = None,
+    out: OutFolder = None,
 ) -> None:
-    """A classifier on labelled clips: mAP, accuracy, d', class by class, with confusions and examples."""
+    """Measure a classifier on labelled clips: mAP, accuracy, d', class by class, with confusions and examples."""
     from equiav.build import build_labelled, with_data
     from equiav.data import read_classes
     from equiav.evaluation import Classification, evaluation_folder
@@ -75,5 +71,4 @@ def classification(
         loaded = loaded.named(read_classes(classes))
     clips = build_labelled(with_data(loaded.config, data), part, loaded.classes)
     results = Classification(split=part, all_frames=all_frames, own_data=data is None)(loaded, clips)
-    print("\n".join(results.lines))
-    print(f"Report: {results.write(out or evaluation_folder(model, 'classification'))}")
+    finish(results, out or evaluation_folder(model, "classification"))

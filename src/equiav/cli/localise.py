@@ -8,32 +8,44 @@ from typing import Annotated, Any
 
 import typer
 
-from equiav.cli.app import app, end_line, evaluate, say, split_name
-from equiav.errors import EquiAVError
+from equiav.cli.app import (
+    Model,
+    OtherData,
+    OutFolder,
+    RetrievalList,
+    SplitName,
+    app,
+    choose,
+    end_line,
+    evaluate,
+    finish,
+    say,
+    split_name,
+)
+
+Method = Annotated[str | None, typer.Option(help="blend, removal, centroid, projection or attention.")]
 
 
 def _method(value: str | None) -> Any:
     from equiav.evaluation import METHODS
 
-    if value is not None and value not in METHODS:
-        raise EquiAVError(f"--method {value}: choose {', '.join(METHODS)}")
-    return value
+    return choose("--method", value, *METHODS)
 
 
 @app.command()
 def localise(
-    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    model: Model,
     source: Annotated[Path, typer.Argument(help="A video, or a folder of them.")],
     out: Annotated[Path, typer.Option(help="The folder for overlays and page.")] = Path("localised"),
-    audio: Annotated[Path | None, typer.Option(help="Ask for another sound than the video's own.")] = None,
-    frames: Annotated[int, typer.Option(min=1, max=10, help="Pictures per clip.")] = 3,
+    audio: Annotated[Path | None, typer.Option(help="Look for the audio of another file than the video's own.")] = None,
+    frames: Annotated[int, typer.Option(min=1, max=10, help="Frames per clip.")] = 3,
     nearest: Annotated[
         bool, typer.Option("--nearest", help="Also the paper's figure: the transformation nearest to the centroid.")
     ] = False,
-    method: Annotated[str | None, typer.Option(help="blend, removal, centroid, projection or attention.")] = None,
+    method: Method = None,
     seed: Annotated[int, typer.Option(help="Seed of the vectors drawn for --nearest.")] = 0,
 ) -> None:
-    """Show where in the picture the sound comes from: heat-map overlays and a page.
+    """Show where in the frame the sound comes from: heat-map overlays and a page.
 
     Looks at the beginning of each file, as much as the model hears at once. Files that cannot be used are skipped and
     listed; one file given alone that cannot be used is an error, and so is a folder without any that can.
@@ -43,16 +55,9 @@ def localise(
 
     chosen = _method(method)
     results = localise_files(
-        load_model(model),
-        source,
-        out,
-        audio=audio,
-        frames=frames,
-        nearest=nearest,
-        method=chosen,
-        seed=seed,
-        report=say,
-    )
+        load_model(model), source, out,
+        audio=audio, frames=frames, nearest=nearest, method=chosen, seed=seed, report=say,
+    )  # fmt: skip
     end_line()
     for skipped in results["skipped"]:
         print(f"skipped {skipped['path']}: {skipped['reason']}", file=sys.stderr)
@@ -61,22 +66,27 @@ def localise(
 
 @evaluate.command()
 def localisation(
-    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
-    data: Annotated[Path | None, typer.Option(help="A prepared set with boxes, such as VGG-SS.")] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
-    method: Annotated[str | None, typer.Option(help="blend, removal, centroid, projection or attention.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed that gives every clip another's sound.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; MODEL/evaluation/localisation.")] = None,
+    model: Model,
+    data: OtherData = None,
+    split: SplitName = "test",
+    listed: RetrievalList = None,
+    method: Method = None,
+    seed: Annotated[int, typer.Option(help="Seed that gives every clip another's audio.")] = 0,
+    out: OutFolder = None,
 ) -> None:
-    """Pointing, area-adaptive IoU, cIoU and AUC on boxes, beside a centre prior and another clip's sound."""
-    from equiav.build import build_dataset, with_data
+    """Pointing, area-adaptive IoU, cIoU and AUC on boxes, beside a centre prior and another clip's audio.
+
+    The data need boxes: VGG-SS as prepared, or a data file (JSON) whose records have `boxes`.
+    """
+    from equiav.build import build_dataset, listed_clips, with_data
     from equiav.evaluation import Localisation, evaluation_folder
     from equiav.inference import load_model
 
     part, chosen = split_name(split), _method(method)
     loaded = load_model(model)
     clips = build_dataset(with_data(loaded.config, data), part)
+    if listed:
+        clips, line = listed_clips(clips, listed)
+        print(line, file=sys.stderr)
     results = Localisation(method=chosen, seed=seed, split=part, report=say)(loaded, clips)
-    end_line()
-    print("\n".join(results.lines))
-    print(f"Look at {results.write(out or evaluation_folder(model, 'localisation'))}")
+    finish(results, out or evaluation_folder(model, "localisation"))

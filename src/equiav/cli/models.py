@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from equiav.cli.app import app, end_line, say
-from equiav.errors import EquiAVError
+from equiav.cli.app import Model, app, choose, end_line, say
 
 
 @app.command()
 def info(
-    path: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    path: Model,
     full: Annotated[bool, typer.Option("--full", help="Also print the whole recipe.")] = False,
 ) -> None:
     """What a checkpoint is: model, objective, data, step, where it came from."""
@@ -37,12 +36,16 @@ def convert(
     """Bring in MAE or released EquiAV weights (.pth, .safetensors), or write ours in the released format."""
     from equiav import convert as conversion
 
-    print(conversion.convert(source, out, mode=_mode(mode), heads=heads, seed=seed))
+    print(
+        conversion.convert(
+            source, out, mode=choose("--mode", mode, "audio", "visual", "audiovisual"), heads=heads, seed=seed
+        )
+    )
 
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")],
+    model: Model,
     out: Annotated[Path, typer.Argument(help="The folder to write.")],
     onnx: Annotated[bool, typer.Option(help="Also write both towers as ONNX (pip install equiav[onnx]).")] = True,
     licence: Annotated[str, typer.Option("--license", help="What the card's header says.")] = "apache-2.0",
@@ -58,9 +61,3 @@ def export(
     for graph in graphs:
         print(f"{graph.file}: within {graph.difference:.1e} of the model over {graph.compared} embeddings")
     print(f"Written: {out}")
-
-
-def _mode(value: str | None) -> Any:
-    if value not in (None, "audio", "visual", "audiovisual"):
-        raise EquiAVError(f"--mode {value}: choose audio, visual or audiovisual")
-    return value

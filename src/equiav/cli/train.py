@@ -1,4 +1,4 @@
-"""Commands that train: the demo, pre-training."""
+"""Commands that train, and the recipes that come with the package."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from equiav.cli.app import app, end_line, say
+from equiav.cli.app import Overrides, app, choose, end_line, say
+from equiav.errors import EquiAVError
 
 
 @app.command()
 def demo(
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, such as train.steps=100.")] = None,
+    overrides: Overrides = None,
     out: Annotated[Path, typer.Option(help="Where everything goes.")] = Path("runs/demo"),
 ) -> None:
     """Train a very small model on generated clips, in minutes, and write a report to look at.
@@ -36,8 +37,8 @@ def demo(
 
 @app.command()
 def pretrain(
-    recipe: Annotated[Path, typer.Argument(help="A recipe, such as configs/pretrain/world.yaml.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="key=value, such as train.steps=100.")] = None,
+    recipe: Annotated[Path, typer.Argument(help="A recipe: a file, or a name that `equiav recipes` lists (world).")],
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/<recipe> without it.")] = None,
 ) -> None:
     """Train a recipe. Run the same command again to resume; under torchrun, processes share each batch.
@@ -45,11 +46,11 @@ def pretrain(
     Writes checkpoints/, log.jsonl and tensorboard/ into the run's folder. SIGTERM saves and exits with 143.
     """
     from equiav.build import resolve
-    from equiav.config import load_config
+    from equiav.config import find_recipe, load_config
     from equiav.distributed import rank, started, world_size
     from equiav.training import STOPPED, Trainer, run_lock
 
-    config = load_config(recipe, tuple(overrides or ()))
+    config = load_config(find_recipe(recipe, "pretrain"), tuple(overrides or ()))
     out = out or Path("runs") / recipe.stem
     with started():
         config, notices = resolve(config, world_size())
@@ -66,3 +67,36 @@ def pretrain(
             print(f"{state} {outcome.total} steps: {out}", file=sys.stderr)
     if outcome.interrupted:
         raise typer.Exit(STOPPED)
+
+
+@app.command()
+def recipes(
+    action: Annotated[str, typer.Argument(help="list, show or copy.")] = "list",
+    name: Annotated[str | None, typer.Argument(help="A recipe's name, such as pretrain/world.")] = None,
+    out: Annotated[Path | None, typer.Argument(help="For copy: the file to write, such as my.yaml.")] = None,
+) -> None:
+    """List the recipes that come with the package, `show NAME`, or `copy NAME my.yaml` to change one."""
+    from equiav.config import find_recipe, shipped_recipes
+    from equiav.io import write_whole
+
+    wanted = ["list", "show", "copy"].index(choose("recipes", action, "list", "show", "copy"))
+    if sum(part is not None for part in (name, out)) != wanted:
+        raise EquiAVError("give `equiav recipes`, `equiav recipes show NAME` or `equiav recipes copy NAME my.yaml`")
+    if name is None:
+        for known, path in shipped_recipes().items():
+            print(f"{known:<26} {path.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}")
+        return
+    source = find_recipe(name)
+    text = source.read_text(encoding="utf-8")
+    if out is None:
+        print(text, end="")
+        return
+    kind = source.parent.name
+    if kind == "ablation":
+        raise EquiAVError(
+            f"{name}: a table needs the recipes beside it; run it where it is by `equiav ablate {source}`"
+        )
+    if out.exists():
+        raise EquiAVError(f"{out}: is there already; choose another file")
+    write_whole(out, text)
+    print(f"Written: {out}; use it by `equiav {kind} {out}`")

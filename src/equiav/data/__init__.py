@@ -18,7 +18,7 @@ from equiav.data.datasets import (
     vocabulary,
 )
 from equiav.data.loader import Schedule, apart, balanced_weights, evaluation_batches, training_batches
-from equiav.data.paired import Images, PairedDataset, PairedSet, Sounds, loudest, read_paired
+from equiav.data.paired import PairedDataset, PairedSet, loudest, read_paired
 from equiav.data.paired_manifest import (
     COLUMNS,
     KINDS,
@@ -71,7 +71,6 @@ __all__ = [
     "Difficulty",
     "Entry",
     "Failure",
-    "Images",
     "IndexWriter",
     "LabelledDataset",
     "Labels",
@@ -82,7 +81,6 @@ __all__ = [
     "SceneObject",
     "Schedule",
     "ShardDataset",
-    "Sounds",
     "Subset",
     "Summary",
     "Workers",

@@ -1,4 +1,4 @@
-"""Clips as CAV-MAE and EquiAV prepare them, read in place: sound files and extracted frames listed in JSON."""
+"""Clips as CAV-MAE and EquiAV prepare them, read in place: audio files and extracted frames listed in JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.data.datasets import Dataset
-from equiav.data.readers import Vocabulary, read_entries
+from equiav.data.datasets import Dataset, squared
+from equiav.data.readers import read_entries
 from equiav.errors import DataError, MediaError
 from equiav.media import decode, read_image, square
-from equiav.types import AUDIO, VISUAL, Clip, Sample
+from equiav.types import AUDIO, VISUAL, Box, Clip, Modality, Sample
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +25,13 @@ FIELDS = ("video_id", "wav", "video_path", "labels")
 
 @dataclass(frozen=True)
 class CavMaeEntry:
-    """One clip of a data file: frame k lies at frames / frame_<k> / <name>.jpg."""
+    """One clip of a data file: frame k lies at frames / frame_<k> / <name>.jpg; boxes are shares of the frame."""
 
     name: str
     wav: Path
     frames: Path
     labels: tuple[str, ...]
+    boxes: tuple[Box, ...] = ()
 
     def frame(self, k: int) -> Path:
         """Where frame k lies."""
@@ -38,17 +39,20 @@ class CavMaeEntry:
 
 
 def read_cavmae(path: Path, *, root: Path | None = None) -> list[CavMaeEntry]:
-    """The clips of a data file, in its order; relative paths in it are meant from `root`, or from the file's folder."""
+    """The clips of a data file, in its order; relative paths in it are meant from `root`, or from the file's folder.
+
+    Beside CAV-MAE's fields a record may have `boxes`, lists of x0, y0, x1, y1 as shares of the frame.
+    """
     base = path.parent if root is None else root
-    entries = [
-        CavMaeEntry(
-            name=str(entry["video_id"]),
-            wav=base / str(entry["wav"]),
-            frames=base / str(entry["video_path"]),
-            labels=tuple(label for label in str(entry["labels"]).split(",") if label),
-        )
-        for entry in read_entries(path, "data", FIELDS)
-    ]
+    entries = []
+    for record in read_entries(path, "data", FIELDS):
+        name = str(record["video_id"])
+        try:
+            boxes = tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in record.get("boxes") or ())
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{path}: {name}: boxes are lists of x0, y0, x1, y1 ({error})") from error
+        labels = tuple(label for label in str(record["labels"]).split(",") if label)
+        entries.append(CavMaeEntry(name, base / str(record["wav"]), base / str(record["video_path"]), labels, boxes))
     repeated = [name for name, count in Counter(e.name for e in entries).items() if count > 1]
     if repeated:
         raise DataError(f"{path}: {len(repeated)} video_ids stand there more than once, first {repeated[0]}")
@@ -72,7 +76,7 @@ def read_weights(path: Path, *, clips: int) -> Float[Tensor, " n"]:
 class CavMaeDataset(Dataset):
     """The clips of a data file, decoded when asked for; nothing is extracted anew.
 
-    Every clip has `frames` pictures. With `fallback`, a missing one is replaced by the nearest existing one before
+    Every clip has `frames` frames. With `fallback`, a missing one is replaced by the nearest existing one before
     it, as CAV-MAE does, and counted in `fallbacks` (per process); without, it is an error that names the file.
     """
 
@@ -88,31 +92,38 @@ class CavMaeDataset(Dataset):
         return len(self.entries)
 
     def clip(self, index: int) -> Clip:
-        """The clip's video_id and the machine names of its classes."""
-        entry = self.entries[index]
-        return Clip(entry.name, entry.name, path=entry.wav, seconds=self.seconds, labels=entry.labels, group=entry.name)
+        """The clip's video_id, the machine names of its classes, and its boxes."""
+        entry, name = self.entries[index], self.entries[index].name
+        return Clip(
+            name, name, path=entry.wav, seconds=self.seconds, labels=entry.labels, group=name, boxes=entry.boxes
+        )
 
-    def targets(self, vocabulary: Vocabulary) -> Float[Tensor, "n classes"]:
-        """One row per clip, 1 where it has the class."""
-        numbers = {mid: number for number, mid in enumerate(vocabulary.mids)}
-        targets = torch.zeros(len(self), len(vocabulary))
-        for row, entry in enumerate(self.entries):
-            for label in entry.labels:
-                if label not in numbers:
-                    raise DataError(f"{entry.name} has the class {label}, which the label file lacks")
-                targets[row, numbers[label]] = 1
-        return targets
+    def boxes(self, index: int, frame: int) -> Float[Tensor, "boxes 4"]:
+        """The boxes in pixels of the square frame."""
+        entry = self.entries[index]
+        if not entry.boxes:
+            return torch.zeros(0, 4)
+        height, width = read_image(self._frame(entry, frame), upright=False).shape[:2]
+        return squared(torch.tensor(entry.boxes), height, width, self.size)
 
     def sample(self, index: int, frame: int) -> Sample:
-        """The clip's sound, cut to `seconds`, and its frame number `frame` as a square of `size`."""
-        entry = self.entries[index]
-        if not entry.wav.is_file():
-            raise DataError(f"{entry.name}: its sound {entry.wav} is missing")
-        waveform = decode(entry.wav, sample_rate=self.sample_rate, seconds=self.seconds).waveform
-        if waveform is None:
-            raise MediaError(entry.wav, "holds no sound")
-        image = torch.from_numpy(read_image(self._frame(entry, frame), upright=False)).permute(2, 0, 1)
-        return Sample(entry.name, {AUDIO: waveform, VISUAL: square(image[None], self.size)[0]})
+        """The clip's audio, cut to `seconds`, and its frame number `frame` as a square of `size`."""
+        return self.part(index, frame, self.modalities)
+
+    def part(self, index: int, frame: int, modalities: Sequence[Modality]) -> Sample:
+        """Some modalities; only their files are read."""
+        entry, inputs = self.entries[index], {}
+        if AUDIO in modalities:
+            if not entry.wav.is_file():
+                raise DataError(f"{entry.name}: its audio {entry.wav} is missing")
+            waveform = decode(entry.wav, sample_rate=self.sample_rate, seconds=self.seconds).waveform
+            if waveform is None:
+                raise MediaError(entry.wav, "holds no audio")
+            inputs[AUDIO] = waveform
+        if VISUAL in modalities:
+            image = torch.from_numpy(read_image(self._frame(entry, frame), upright=False)).permute(2, 0, 1)
+            inputs[VISUAL] = square(image[None], self.size)[0]
+        return Sample(entry.name, inputs)
 
     def _frame(self, entry: CavMaeEntry, k: int) -> Path:
         wanted = entry.frame(k)
@@ -122,7 +133,9 @@ class CavMaeDataset(Dataset):
             raise DataError(f"{entry.name}: frame {k} is missing ({wanted}); fallback=True takes the one before it")
         for lower in range(k - 1, -1, -1):
             if entry.frame(lower).is_file():
+                # The first is worth a line to everyone; a list may lack thousands.
+                level = logging.INFO if self.fallbacks else logging.WARNING
                 self.fallbacks[entry.name] += 1
-                logger.info("%s: frame %d is missing, frame %d stands in", entry.name, k, lower)
+                logger.log(level, "%s: frame %d is missing, frame %d stands in", entry.name, k, lower)
                 return entry.frame(lower)
         raise DataError(f"{entry.name}: frame {k} is missing and so are all before it ({wanted})")

@@ -21,6 +21,8 @@ from equiav.errors import DataError
 from equiav.types import AUDIO, VISUAL, Batch, Clip, Modality, Sample
 
 Labels = tuple[str, ...]
+MISMATCH = 4  # beside the world's own streams for each purpose
+ELSEWHERE = 1 << 40  # scenes from this number on are in no split
 LEAST_BOX = 1.0  # pixels that must be left of a box after the frame was cut square
 
 
@@ -90,14 +92,16 @@ def squared(shares: Float[Tensor, "boxes 4"], height: int, width: int, side: int
 class WorldDataset(Dataset):
     """Clips `start` up to `start + count` of the generated world; splits are disjoint ranges of one world.
 
-    Clips are kept once made, as 16-bit audio and 8-bit frames (about 130 kB each at the default size): a run visits
-    them many times. `remember=False` makes them again each time.
+    The share `mismatched` of them has the audio of another scene, one that no split holds; which ones is decided by the
+    world's seed and their number alone. Clips are kept once made, as 16-bit audio and 8-bit frames (about 130 kB each
+    at the default size): a run visits them many times. `remember=False` makes them again each time.
     """
 
     world: World
     start: int
     count: int
     remember: bool = True
+    mismatched: float = 0.0
     _made: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -114,23 +118,28 @@ class WorldDataset(Dataset):
         return self.count
 
     def scene(self, index: int) -> Scene:
-        """The truth about a clip."""
+        """The truth about what is seen in a clip, and heard unless it is mismatched."""
         return self.world.scene(self.start + index)
+
+    def heard(self, index: int) -> int:
+        """The number of the scene that is heard: the clip's own, unless it is mismatched."""
+        number = self.start + index
+        coin = np.random.default_rng([MISMATCH, self.world.seed, number]).random() if self.mismatched else 1.0
+        return number + ELSEWHERE if coin < self.mismatched else number
 
     def clip(self, index: int) -> Clip:
         """Named as in the truth files, by the world's seed and the clip's number in it; labels are what sounds."""
-        scene = self.scene(index)
-        name = f"world-{self.world.seed}-{self.start + index:07d}"
-        silent = len(scene.objects) - len(scene.sounding)
-        return Clip(
-            name, name, seconds=self.world.seconds, labels=tuple(scene.labels), group=name, metadata={"silent": silent}
-        )
+        scene, name = self.scene(index), self._name(index)
+        facts: dict[str, object] = {"silent": len(scene.objects) - len(scene.sounding)}
+        if self.heard(index) != self.start + index:
+            facts["mismatched"] = True
+        return Clip(name, name, seconds=self.world.seconds, labels=scene.labels, group=name, metadata=facts)
 
     def media(self, index: int) -> tuple[Tensor, Tensor]:
         """Audio as 16-bit numbers, as a recorder would store it, and all frames."""
         if index in self._made:
             return self._made[index]
-        waveform = self.world.waveform(self.start + index)
+        waveform = self.world.waveform(self.heard(index))
         made = ((waveform * 32767).round().to(torch.int16), self.world.video(self.start + index))
         if self.remember:
             self._made[index] = made
@@ -139,12 +148,16 @@ class WorldDataset(Dataset):
     def sample(self, index: int, frame: int) -> Sample:
         """The clip's audio and its frame number `frame`."""
         audio, frames = self.media(index)
-        name = f"world-{self.world.seed}-{self.start + index:07d}"
-        return Sample(name, {AUDIO: audio.float() / 32768, VISUAL: frames[frame]})
+        return Sample(self._name(index), {AUDIO: audio.float() / 32768, VISUAL: frames[frame]})
 
     def boxes(self, index: int, frame: int) -> Float[Tensor, "boxes 4"]:
-        """Where the sounding objects are in one frame; they move."""
+        """Where the sounding objects are in one frame; they move. None where another scene is heard."""
+        if self.heard(index) != self.start + index:
+            return torch.zeros(0, 4)
         return self.world.boxes(self.start + index)[frame].float()
+
+    def _name(self, index: int) -> str:
+        return f"world-{self.world.seed}-{self.start + index:07d}"
 
 
 class Subset(Dataset):

@@ -1,101 +1,68 @@
-"""Sounds and images that belong together only by class: no clip joins them, a shared label does."""
+"""Audio files and images that belong together only by class: no clip joins them, a shared label does."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int16, Int64, UInt8
+from jaxtyping import Int16
 from torch import Tensor
 
-from equiav.data.datasets import Dataset
-from equiav.data.paired_manifest import KINDS, MANIFEST, SPLITS, Entry, Kind, assign_splits, open_files, read_manifest
+from equiav.data.datasets import Dataset, Labels
+from equiav.data.paired_manifest import MANIFEST, assign_splits, open_files, read_manifest
 from equiav.errors import DataError
 from equiav.media import Limits, read_audio, read_image, square
 from equiav.randomness import generator
-from equiav.types import AUDIO, VISUAL, Clip, Sample, Split
+from equiav.types import AUDIO, SPLITS, VISUAL, Clip, Modality, Sample, Split
 
-Anchor = Literal["sound", "image"]
-
+KINDS = {AUDIO: "audio", VISUAL: "image"}  # what a manifest calls them
 LIMITS = Limits(seconds=3600.0)  # each recording is decoded whole before its loudest stretch is taken
 
 
-@dataclass(frozen=True)
-class Sounds:
-    """Labelled sounds as 16-bit numbers, each filled up with zeros to the common length."""
+class Items(Dataset):
+    """The audio clips, or the images, of a split each by itself.
 
-    names: tuple[str, ...]
-    labels: Int64[Tensor, " n"]
-    samples: Int16[Tensor, "n samples"]
-    lengths: Int64[Tensor, " n"]
+    `media` are waveforms of 16-bit numbers or images (3, side, side); `numbers` are their classes.
+    """
 
-    def waveform(self, index: int) -> Float[Tensor, " length"]:
-        """One sound in [-1, 1), without the filling."""
-        return self.samples[index, : int(self.lengths[index])].float() / 32768
+    def __init__(
+        self, modality: Modality, names: Sequence[str], numbers: Sequence[int], media: Sequence[Tensor], classes: Labels
+    ) -> None:
+        self.modalities, self.names, self.numbers, self.media, self.classes = (
+            (modality,),
+            names,
+            numbers,
+            media,
+            classes,
+        )
 
-    def rows(self, start: int, stop: int) -> Sounds:
-        """Those from `start` up to `stop`, sharing memory."""
-        part = slice(start, stop)
-        return Sounds(self.names[part], self.labels[part], self.samples[part], self.lengths[part])
+    def __len__(self) -> int:
+        return len(self.names)
 
+    def clip(self, index: int) -> Clip:
+        """Its path in the collection, without suffix, and its class."""
+        name = self.names[index]
+        assert self.classes is not None
+        return Clip(name, name, labels=(self.classes[self.numbers[index]],), group=name)
 
-@dataclass(frozen=True)
-class Images:
-    """Labelled square pictures."""
-
-    names: tuple[str, ...]
-    labels: Int64[Tensor, " n"]
-    pictures: UInt8[Tensor, "n 3 side side"]
-
-    def rows(self, start: int, stop: int) -> Images:
-        """Those from `start` up to `stop`, sharing memory."""
-        part = slice(start, stop)
-        return Images(self.names[part], self.labels[part], self.pictures[part])
+    def sample(self, index: int, frame: int) -> Sample:
+        """The waveform, or the image."""
+        x, modality = self.media[index], self.modalities[0]
+        return Sample(self.names[index], {modality: x.float() / 32768 if modality == AUDIO else x})
 
 
 @dataclass(frozen=True)
 class PairedSet:
-    """A whole collection in memory: every sound and image once, in the order train, validation, test.
+    """A whole collection in memory, by modality and split: 32 kB a second of audio, 12 kB an image of 64 x 64."""
 
-    Memory: 2 bytes a sample and 3 a pixel, so 32 kB per second of sound and 12 kB per picture of 64 x 64.
-    """
-
-    classes: tuple[str, ...]
-    all_sounds: Sounds
-    all_images: Images
-    counts: dict[tuple[Kind, Split], int]
-    left_out: int  # sounds of no split: another clip of their recording is in the test split
-
-    def sounds(self, split: Split) -> Sounds:
-        """The sounds of one split, for class-level retrieval and statistics."""
-        return self.all_sounds.rows(*self._range("audio", split))
-
-    def images(self, split: Split) -> Images:
-        """The images of one split."""
-        return self.all_images.rows(*self._range("image", split))
-
-    def _range(self, kind: Kind, split: Split) -> tuple[int, int]:
-        start = sum(self.counts[kind, s] for s in SPLITS[: SPLITS.index(split)])
-        return start, start + self.counts[kind, split]
-
-    @property
-    def nbytes(self) -> int:
-        """Memory taken by samples and pixels."""
-        return self.all_sounds.samples.nbytes + self.all_images.pictures.nbytes
-
-    def line(self) -> str:
-        """What was read, in one line."""
-        parts = [f"{s} {self.counts['audio', s]}+{self.counts['image', s]}" for s in SPLITS]
-        return (
-            f"{len(self.all_sounds.names)} sounds + {len(self.all_images.names)} images of {len(self.classes)} classes:"
-            f" {', '.join(parts)}; {self.left_out} sounds left out; {self.nbytes / 2**20:.0f} MB"
-        )
+    classes: Labels
+    items: Mapping[tuple[Modality, Split], Items]
+    left_out: int  # audio files of no split: another clip of their recording is in the test split
 
 
 def read_paired(
@@ -108,7 +75,7 @@ def read_paired(
 ) -> PairedSet:
     """Reads a tar, or a folder, with manifest.csv and the files it lists; `classes` keeps only those named.
 
-    Sounds longer than `seconds` are cut to their loudest stretch of that length (many start with silence);
+    Audio longer than `seconds` is cut to its loudest stretch of that length (many recordings start with silence);
     random crops are left to augmentation. Images are scaled to `size` on the short side and cut to the middle.
     """
     with open_files(root) as read:
@@ -118,54 +85,23 @@ def read_paired(
         if unknown := sorted(set(chosen) - set(known)):
             raise DataError(f"{root}: no class {', '.join(unknown)}; it has {', '.join(known)}")
         entries = [e for e in entries if e.label in chosen]
-        kept = sorted((e for e in entries if e.split), key=lambda e: (SPLITS.index(cast(Split, e.split)), e.path))
-        sounds = [e for e in kept if e.kind == "audio"]
-        images = [e for e in kept if e.kind == "image"]
-        counted = Counter((e.kind, e.split) for e in kept)
-        return PairedSet(
-            classes=chosen,
-            all_sounds=_load_sounds(sounds, chosen, read, root, round(seconds * sample_rate), sample_rate),
-            all_images=_load_images(images, chosen, read, root, size),
-            counts={(kind, split): counted[kind, split] for kind in KINDS for split in SPLITS},
-            left_out=len(entries) - len(kept),
-        )
 
+        def media(modality: Modality, path: str) -> Tensor:
+            if modality == AUDIO:
+                decoded = read_audio(read(path), sample_rate=sample_rate, name=root / path, limits=LIMITS)
+                audio = torch.from_numpy(decoded)
+                return loudest(audio, round(seconds * sample_rate), step=sample_rate // 100).clone()
+            image = torch.from_numpy(read_image(read(path), upright=False, name=root / path)).permute(2, 0, 1)
+            return square(image[None], size)[0]
 
-def _labels(entries: Sequence[Entry], classes: tuple[str, ...]) -> Tensor:
-    numbers = {label: number for number, label in enumerate(classes)}
-    return torch.tensor([numbers[e.label] for e in entries], dtype=torch.int64)
-
-
-def _names(entries: Sequence[Entry]) -> tuple[str, ...]:
-    return tuple(str(PurePosixPath(e.path).with_suffix("")) for e in entries)
-
-
-def _load_sounds(
-    entries: Sequence[Entry],
-    classes: tuple[str, ...],
-    read: Callable[[str], bytes],
-    root: Path,
-    length: int,
-    sample_rate: int,
-) -> Sounds:
-    samples = torch.zeros(len(entries), length, dtype=torch.int16)
-    lengths = torch.zeros(len(entries), dtype=torch.int64)
-    for row, e in enumerate(entries):
-        decoded = read_audio(read(e.path), sample_rate=sample_rate, name=root / e.path, limits=LIMITS)
-        sound = loudest(torch.from_numpy(decoded), length, step=sample_rate // 100)
-        samples[row, : len(sound)] = sound
-        lengths[row] = len(sound)
-    return Sounds(_names(entries), _labels(entries, classes), samples, lengths)
-
-
-def _load_images(
-    entries: Sequence[Entry], classes: tuple[str, ...], read: Callable[[str], bytes], root: Path, size: int
-) -> Images:
-    pictures = torch.zeros(len(entries), 3, size, size, dtype=torch.uint8)
-    for row, e in enumerate(entries):
-        image = torch.from_numpy(read_image(read(e.path), upright=False, name=root / e.path)).permute(2, 0, 1)
-        pictures[row] = square(image[None], size)[0]
-    return Images(_names(entries), _labels(entries, classes), pictures)
+        items = {}
+        for modality, kind in KINDS.items():
+            for split in SPLITS:
+                of = sorted((e for e in entries if (e.kind, e.split) == (kind, split)), key=lambda e: e.path)
+                names = [str(PurePosixPath(e.path).with_suffix("")) for e in of]
+                numbers = [chosen.index(e.label) for e in of]
+                items[modality, split] = Items(modality, names, numbers, [media(modality, e.path) for e in of], chosen)
+    return PairedSet(chosen, items, sum(e.split is None for e in entries))
 
 
 def loudest(sound: Int16[Tensor, " n"], length: int, *, step: int = 160) -> Int16[Tensor, " m"]:
@@ -182,110 +118,58 @@ def loudest(sound: Int16[Tensor, " n"], length: int, *, step: int = 160) -> Int1
     return sound[start : start + length]
 
 
-class Items(Dataset):
-    """The audio clips, or the images, of a split each by itself."""
-
-    def __init__(self, items: Sounds | Images, classes: tuple[str, ...]) -> None:
-        self.items, self.classes = items, classes
-        self.modalities = (AUDIO,) if isinstance(items, Sounds) else (VISUAL,)
-
-    def __len__(self) -> int:
-        return len(self.items.names)
-
-    def clip(self, index: int) -> Clip:
-        """Its name and class."""
-        name = self.items.names[index]
-        assert self.classes is not None
-        return Clip(name, name, labels=(self.classes[int(self.items.labels[index])],), group=name)
-
-    def sample(self, index: int, frame: int) -> Sample:
-        """The waveform, or the image."""
-        items = self.items
-        if isinstance(items, Sounds):
-            return Sample(items.names[index], {AUDIO: items.waveform(index)})
-        return Sample(items.names[index], {VISUAL: items.pictures[index]})
-
-
-@dataclass(frozen=True)
 class PairedDataset(Dataset):
-    """Clips put together by class: each item is one sound (or image, as `anchor` says) of a split.
+    """Clips put together by class: each is one item of a split, audio or image as `anchor` says.
 
-    Its "frames" are `partners` images (sounds) of the same class and split, drawn once by (seed, index): frame k is
-    the k-th partner. The loader draws the frame anew by (seed, step), so an item meets another partner each epoch;
-    evaluation, which takes the middle frame, always sees the same one.
+    Its "frames" are `partners` items of the other modality, of the same class and split, drawn once by (seed, index):
+    frame k is the k-th partner. The loader draws the frame anew by (seed, step), so an item meets another partner each
+    epoch; evaluation, which takes the middle frame, always sees the same one.
 
-    Such pairing is supervision: it uses the labels. Nothing tells one dog's bark from another's picture, so
-    same-class rows of a batch are negatives that cannot be told apart, and the inter-modal loss cannot fall below
-    `loss_floor` except by learning pairs by heart. For the same reason retrieval is only meaningful by class.
+    Such pairing is supervision: it uses the labels. Nothing tells one dog's bark from another's photo, so same-class
+    rows of a batch are negatives that cannot be told apart, and the inter-modal loss cannot fall below `loss_floor`
+    except by learning pairs by heart. For the same reason retrieval is only meaningful by class.
     """
-
-    source: PairedSet
-    split: Split = "train"
-    anchor: Anchor = "sound"
-    partners: int = 10
-    seed: int = 0
-    sounds: Sounds = field(init=False, repr=False, compare=False)
-    images: Images = field(init=False, repr=False, compare=False)
-    _pools: dict[int, list[int]] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if self.partners < 1:
-            raise DataError(f"an item needs at least one partner, got partners={self.partners}")
-        object.__setattr__(self, "sounds", self.source.sounds(self.split))
-        object.__setattr__(self, "images", self.source.images(self.split))
-        pools: dict[int, list[int]] = defaultdict(list)
-        for row, label in enumerate(self._sides()[1].labels.tolist()):
-            pools[label].append(row)
-        object.__setattr__(self, "_pools", dict(pools))
-        alone = sorted({self.source.classes[i] for i in self._sides()[0].labels.tolist() if i not in pools})
-        if alone:
-            other = "image" if self.anchor == "sound" else "sound"
-            raise DataError(f"split {self.split}: {', '.join(alone)} has a {self.anchor} but no {other} to go with it")
-
-    def _sides(self) -> tuple[Sounds | Images, Sounds | Images]:
-        """The items, and what their partners are drawn from."""
-        return (self.sounds, self.images) if self.anchor == "sound" else (self.images, self.sounds)
 
     one_to_one = False
 
-    @property
-    def frames(self) -> int:  # type: ignore[override]
-        """How many partners an item has to choose from."""
-        return self.partners
-
-    @property
-    def classes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names of the classes; labels are places in it."""
-        return self.source.classes
+    def __init__(
+        self, source: PairedSet, split: Split = "train", anchor: Modality = AUDIO, partners: int = 10, seed: int = 0
+    ) -> None:
+        if partners < 1:
+            raise DataError(f"an item needs at least one partner, got partners={partners}")
+        self.source, self.split, self.frames, self.seed = source, split, partners, seed
+        self.classes = source.classes
+        self.items = source.items[anchor, split]
+        self.others = source.items[VISUAL if anchor == AUDIO else AUDIO, split]
+        self._pools: dict[int, list[int]] = {}
+        for row, number in enumerate(self.others.numbers):
+            self._pools.setdefault(number, []).append(row)
+        if alone := sorted({source.classes[n] for n in self.items.numbers if n not in self._pools}):
+            kinds = [KINDS[of.modalities[0]] for of in (self.items, self.others)]
+            raise DataError(f"split {split}: {', '.join(alone)} has {kinds[0]} but no {kinds[1]} to go with it")
 
     def __len__(self) -> int:
-        return len(self._sides()[0].names)
+        return len(self.items)
 
     def clip(self, index: int) -> Clip:
-        """The item's path in its collection, without suffix, and its class."""
-        name = self._sides()[0].names[index]
-        return Clip(name, name, labels=(self.classes[self.label(index)],), group=name, split=self.split)
+        """That of the item."""
+        return self.items.clip(index)
 
-    def sides(self) -> dict[str, Dataset]:
+    def sides(self) -> dict[Modality, Dataset]:
         """All audio clips, and all images, of the split: no pair is a truth to look for."""
-        return {AUDIO: Items(self.sounds, self.classes), VISUAL: Items(self.images, self.classes)}
-
-    def label(self, index: int) -> int:
-        """The item's class."""
-        return int(self._sides()[0].labels[index])
+        return {m: self.source.items[m, self.split] for m in (AUDIO, VISUAL)}
 
     def partner(self, index: int, frame: int) -> int:
         """Row of the item's partner number `frame`: all differ while the class has that many."""
-        pool = self._pools[self.label(index)]
+        pool = self._pools[self.items.numbers[index]]
         order = torch.randperm(len(pool), generator=generator(self.seed, index, "partner"))
         return pool[int(order[frame % len(pool)])]
 
     def sample(self, index: int, frame: int) -> Sample:
         """The item with its partner number `frame`."""
-        other = self.partner(index, frame)
-        sound, image = (index, other) if self.anchor == "sound" else (other, index)
-        name = self._sides()[0].names[index]
-        return Sample(name, {AUDIO: self.sounds.waveform(sound), VISUAL: self.images.pictures[image]})
+        item, partner = self.items.sample(index, 0), self.others.sample(self.partner(index, frame), 0)
+        inputs = {**item.inputs, **partner.inputs}
+        return Sample(item.id, {m: inputs[m] for m in (AUDIO, VISUAL)})
 
     def loss_floor(self, batch: int) -> float:
         """Mean of log(rows of the anchor's class) over batches: InfoNCE of a model that knows the class and no more."""
@@ -294,7 +178,7 @@ class PairedDataset(Dataset):
             raise DataError(f"split {self.split}: {total} items are fewer than a batch of {batch}")
         ways = math.comb(total - 1, batch - 1)
         floor = 0.0
-        for size in Counter(self._sides()[0].labels.tolist()).values():
+        for size in Counter(self.items.numbers).values():
             chances = (math.comb(size - 1, k) * math.comb(total - size, batch - 1 - k) / ways for k in range(batch))
             floor += size / total * sum(chance * math.log(1 + k) for k, chance in enumerate(chances))
         return floor

@@ -8,22 +8,20 @@ import re
 import tarfile
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal, cast, get_args
 
 from equiav.errors import DataError
-from equiav.types import Split
+from equiav.types import SPLITS, Split
 
 Kind = Literal["audio", "image"]
 
 MANIFEST = "manifest.csv"
 COLUMNS = ("path", "kind", "class", "split", "source")
 KINDS: tuple[Kind, ...] = get_args(Kind)
-SPLITS: tuple[Split, ...] = get_args(Split)
 HELD_OUT_FOLDS = {"ESC-50": 4, "UrbanSound8K": 3}
 HELD_OUT_SHARE = 0.1
 
@@ -58,7 +56,13 @@ def assign_splits(entries: Iterable[Entry]) -> list[Entry]:
     """
     entries = list(entries)
     published = any(e.split == "test" for e in entries)
-    tests = [e for e in entries if (e.split == "test" if published else _held_out(e))]
+
+    def tested(e: Entry) -> bool:
+        if published:
+            return e.split == "test"
+        return zlib.crc32(e.group.encode()) / 2**32 < HELD_OUT_SHARE if e.fold_held_out is None else e.fold_held_out
+
+    tests = [e for e in entries if tested(e)]
     recordings = {e.group for e in tests}
     rest = [e for e in entries if e.group not in recordings]
     validation = {e.group for e in rest if e.split == "validation"} or _lowest_tenth(rest)
@@ -70,12 +74,6 @@ def assign_splits(entries: Iterable[Entry]) -> list[Entry]:
         return "validation" if e.group in validation else "train"
 
     return [replace(e, split=split(e)) for e in entries]
-
-
-def _held_out(entry: Entry) -> bool:
-    if entry.fold_held_out is not None:
-        return entry.fold_held_out
-    return zlib.crc32(entry.group.encode()) / 2**32 < HELD_OUT_SHARE
 
 
 def _lowest_tenth(entries: Sequence[Entry]) -> set[str]:
@@ -91,41 +89,37 @@ def _lowest_tenth(entries: Sequence[Entry]) -> set[str]:
 
 @contextmanager
 def open_files(root: Path) -> Iterator[Callable[[str], bytes]]:
-    """A function from a path, as the manifest writes it, to the file's bytes; one folder above all is allowed."""
+    """A function from a path, as the manifest writes it, to the file's bytes; one folder above all is allowed.
+
+    Of a tar nothing is written to disk.
+    """
+    files: dict[PurePosixPath, Callable[[], bytes]]
+
+    def read(path: str) -> bytes:
+        place = top / path
+        if place not in files:
+            what = f"holds no {MANIFEST}" if path == MANIFEST else f"its manifest lists {path}, which is missing"
+            raise DataError(f"{root}: {what}")
+        return files[place]()
+
     if root.is_dir():
-        found = [p.parent for p in (root / MANIFEST, *sorted(root.glob(f"*/{MANIFEST}"))) if p.is_file()]
-        top = found[0] if found else root
-        yield _lookup(root, {p.relative_to(top).as_posix(): p.read_bytes for p in top.rglob("*") if p.is_file()})
+        files = {PurePosixPath(p.relative_to(root).as_posix()): p.read_bytes for p in root.rglob("*") if p.is_file()}
+        manifests = sorted(
+            (p for p in files if p.name == MANIFEST and len(p.parts) < 3), key=lambda p: (len(p.parts), p)
+        )
+        top = manifests[0].parent if manifests else PurePosixPath()
+        yield read
         return
     if not root.is_file():
         raise DataError(f"{root}: no such tar or folder")
     try:
         with tarfile.open(root) as tar:
-            yield _lookup(root, _members(tar))
+            members = [m for m in tar.getmembers() if m.isfile()]
+            files = {PurePosixPath(m.name): lambda m=m: cast(IO[bytes], tar.extractfile(m)).read() for m in members}
+            top = next((path.parent for path in files if path.name == MANIFEST), PurePosixPath())
+            yield read
     except (tarfile.TarError, EOFError) as error:
         raise DataError(f"{root}: not a readable tar ({error})") from error
-
-
-def _members(tar: tarfile.TarFile) -> dict[str, Callable[[], bytes]]:
-    """Every file by its path under the folder the manifest stands in; nothing is written to disk."""
-    members = {PurePosixPath(m.name): m for m in tar.getmembers() if m.isfile()}
-    top = next((path.parent for path in members if path.name == MANIFEST), PurePosixPath())
-
-    def contents(member: tarfile.TarInfo) -> bytes:
-        return cast(IO[bytes], tar.extractfile(member)).read()
-
-    inside = {path.relative_to(top): m for path, m in members.items() if path.is_relative_to(top)}
-    return {path.as_posix(): partial(contents, m) for path, m in inside.items()}
-
-
-def _lookup(root: Path, files: Mapping[str, Callable[[], bytes]]) -> Callable[[str], bytes]:
-    def read(path: str) -> bytes:
-        if path not in files:
-            what = f"holds no {MANIFEST}" if path == MANIFEST else f"its manifest lists {path}, which is missing"
-            raise DataError(f"{root}: {what}")
-        return files[path]()
-
-    return read
 
 
 def read_manifest(text: bytes, root: Path) -> list[Entry]:

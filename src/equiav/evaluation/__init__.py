@@ -14,7 +14,7 @@ from equiav.evaluation.classification import (
     metrics_line,
     roc_auc,
 )
-from equiav.evaluation.cost import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_record, cost_table, encoder_passes
+from equiav.evaluation.cost import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_results, cost_table, encoder_passes
 from equiav.evaluation.embed import embed_dataset, embed_with_banks, read_tokens
 from equiav.evaluation.equivariance import Equivariance, evenly, predictor_similarity
 from equiav.evaluation.examples import Examples, pixels
@@ -97,7 +97,7 @@ __all__ = [
     "classify_dataset",
     "confusion",
     "cost_of",
-    "cost_record",
+    "cost_results",
     "cost_table",
     "d_prime",
     "direction",

@@ -18,6 +18,8 @@ from typing_extensions import assert_never
 
 from equiav.build import build_branch, build_vector_source
 from equiav.config import Config
+from equiav.evaluation.base import Results
+from equiav.io import provenance
 from equiav.models import initialise
 from equiav.randomness import generator
 from equiav.types import AUDIO, VISUAL, Modality
@@ -139,13 +141,15 @@ def cost_table(costs: list[Cost]) -> str:
     return "\n".join(lines)
 
 
-def cost_record(costs: list[Cost]) -> dict[str, object]:
-    """The costs as plain data."""
-    return {
+def cost_results(config: Config, *, repeats: int = 5) -> Results:
+    """What both modalities of a recipe cost, beside the paper's; `repeats=0` only counts."""
+    costs = [cost_of(config, m, repeats=repeats) for m in (AUDIO, VISUAL)]
+    record = {
         "convention": "one multiply-add = 1; batch 1; two encoder passes; attention products counted",
-        "paper": {
-            "baseline": PAPER_BASELINE,
-            "increase": PAPER_INCREASE,
-        },
+        "paper": {"baseline": PAPER_BASELINE, "increase": PAPER_INCREASE},
         "modalities": [asdict(cost) for cost in costs],
+        "provenance": provenance(),
     }
+    parameters = sum(c.parameters for c in costs) / 1e6
+    said = f"Parameters: {parameters:.1f} M. Convention: {record['convention']}."
+    return Results(record, primary="modalities", lines=(cost_table(costs), "", said))

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from equiav.build import build_dataset, present_splits
-from equiav.config import Config
+from equiav.config import CavMaeConfig, Config, WorldConfig
 from equiav.data import Dataset, Labels, Subset, evenly_spaced, hold_out, labels_of, multi_hot, vocabulary
 from equiav.errors import DataError, ShapeError
 from equiav.evaluation.base import Report, Results, silent
@@ -221,6 +221,10 @@ def probe_splits(config: Config) -> tuple[dict[Split, Dataset], str]:
 
     Without a validation or test split, a tenth of the training sources stands in.
     """
+    if isinstance(config.data, WorldConfig):  # labels say what is seen to sound: mismatched audio would belie them
+        config = config.model_copy(update={"data": config.data.model_copy(update={"mismatched": 0.0})})
+    if isinstance(config.data, CavMaeConfig) and config.data.train == config.data.test:
+        raise DataError(f"{config.data.train}: one list cannot train and judge a probe; give another with --test")
     there = present_splits(config)
     if there == set(SPLITS):
         return {name: build_dataset(config, name) for name in SPLITS}, "its own split"

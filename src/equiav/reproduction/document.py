@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from matplotlib.axes import Axes
 
-from equiav.config import shipped_recipe
+from equiav.config import CHANGED, shipped_recipes
 from equiav.errors import ConfigError
 from equiav.io import duration, write_whole
 from equiav.report import new_figure, png
@@ -160,9 +160,12 @@ def _cost_line(results: Results) -> str:
     machines = "; ".join(sorted({f"{p['cores']} cores of {p['cpu']}" for p in made}))
     threads = " or ".join(map(str, sorted({p["threads"] for p in made})))
     wall, cpu, when = _times(records)
+    # Defaults that changed since: `equiav ablate` makes such runs again, under other keys.
+    changed = ", ".join(f"`{key}` was {before[0]} to {before[1]} by default" for key, before in CHANGED.items())
     return (
         f"{len(records)} of {_plural(results.wanted, 'run')}, together {wall} of wall-clock and {cpu} of CPU time "
         f"({machines}; threads per run: {threads}; {when})."
+        + (f" Taken before this version's defaults: {changed}." if results.earlier else "")
     )
 
 
@@ -307,8 +310,7 @@ class Section:
 
 def shipped_tables() -> dict[str, Path]:
     """The tables that come with the package, by name."""
-    folder = shipped_recipe("ablation/variants.yaml").parent
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for name, path in shipped_recipes().items() if name.startswith("ablation/")}
 
 
 def _paper() -> dict[str, Any]:

@@ -47,8 +47,9 @@ def measure_own(
     if not tasks & OWN:
         return {}
     config = loaded.config
-    if isinstance(config.data, WorldConfig):  # a probe's labelled clips do not depend on how many were trained on
-        config = config.model_copy(update={"data": config.data.model_copy(update={"used": None})})
+    if isinstance(config.data, WorldConfig):  # a probe's labelled clips do not depend on what was trained on
+        data = config.data.model_copy(update={"used": None, "mismatched": 0.0})
+        config = config.model_copy(update={"data": data})
     there = present_splits(config)
     clips = {split: build_dataset(config, split) for split in HELD_OUT if split in there}
     if not clips:

@@ -12,8 +12,9 @@ from typing import Any, Literal, get_args
 
 from scipy.stats import t as student
 
+from equiav.config import with_earlier_defaults
 from equiav.evaluation import encoder_passes
-from equiav.reproduction.plan import Folders, Record, read_record, row_run, row_seeds
+from equiav.reproduction.plan import Folders, Record, read_record, row_run, row_seeds, run_key
 from equiav.reproduction.tables import Claim, Column, HeldOut, Row, ScaleName, Table
 
 CONFIDENCE = 0.95
@@ -99,6 +100,7 @@ class Results:
     values: dict[tuple[str, str], Values]  # by row and column
     records: dict[str, Record] = field(repr=False)  # by key; the distinct runs behind it
     wanted: int  # runs that the table asks for
+    earlier: bool = False  # the runs were made before a default of the recipe changed
 
     def cell(self, row: Row, column: Column) -> Cell | None:
         """Mean over the seeds; none where nothing was run."""
@@ -202,25 +204,33 @@ def collect(
 ) -> Results:
     """Reads the results files of a table's runs; those that are not there leave their cells blank.
 
-    Values are those of the table's own split unless `split` names another.
+    Values are those of the table's own split unless `split` names another. Where none of the runs has been made since
+    a default of recipes changed, those made before are shown, and `earlier` says so; the two are never mixed.
     """
-    split = split or table.split
+    found = _collect(table, scale, folders, split or table.split, extra, earlier=False)
+    return found if found.records else _collect(table, scale, folders, split or table.split, extra, earlier=True)
+
+
+def _collect(
+    table: Table, scale: ScaleName, folders: Folders, split: HeldOut, extra: tuple[str, ...], *, earlier: bool
+) -> Results:
     values: dict[tuple[str, str], Values] = {}
     records: dict[str, Record] = {}
     keys = set()
     for row in table.rows:
         for seed in row_seeds(table, row, scale):
             run = row_run(table, row, scale, seed, extra)
-            keys.add(run.key)
-            record = records.get(run.key) or read_record(folders.record(scale, run.key))
+            key = run_key(with_earlier_defaults(run.config), trained=run.trained) if earlier else run.key
+            keys.add(key)
+            record = records.get(key) or read_record(folders.record(scale, key))
             if record is None:
                 continue
             # What a run costs: encoder passes a clip and modality, CPU time of training and measuring together.
             cost = {"encoder_passes": encoder_passes(run.config), "cpu_minutes": record["seconds"]["cpu"] / 60}
-            records[run.key] = record = {**record, "run": cost}
+            records[key] = record = {**record, "run": cost}
             for column in table.columns:
                 place = column.place(scale, row.key or row.name)
                 value = value_at(record, place, split) if place else None
                 if value is not None:
                     values.setdefault((row.name, column.name), {})[seed] = value
-    return Results(table, scale, split, values, records, len(keys))
+    return Results(table, scale, split, values, records, len(keys), earlier and bool(records))

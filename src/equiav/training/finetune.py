@@ -41,7 +41,10 @@ PREPARED = "data"  # in the run's folder, where a published layout was given
 
 
 class Finetuner(Trainer):
-    """Trains the classifier of a resolved recipe into one folder; `best` holds the weights that validation chose."""
+    """Trains the classifier of a resolved recipe into one folder; `best` holds the weights that validation chose.
+
+    Without validation there is no `best`: the newest checkpoint stands for the run.
+    """
 
     kind = "finetuned"
     model: Classifier
@@ -63,6 +66,9 @@ class Finetuner(Trainer):
     def _check_recipe(self) -> None:
         """Nothing that a pre-training recipe must not have is wrong here."""
 
+    def _validation(self) -> None:
+        """Where every clip trains there is none; the last weights are kept then."""
+
     def _start_from(self, path: Path) -> None:
         load_encoders(self.model, self.config, self.splits.classes, path)
 
@@ -83,7 +89,7 @@ class Finetuner(Trainer):
         return mix_batch(replace(batch, targets=targets), self._mixing(self.step).local(start, stop))
 
     def _evaluate(self, journal: RunLog | None) -> None:
-        if self.step % self.every and self.step != self.total:
+        if self.splits.validation is None or (self.step % self.every and self.step != self.total):
             return
         values = self.validate()["metrics"]
         score = values[self.tune.metric]
@@ -103,6 +109,7 @@ class Finetuner(Trainer):
         if self.average is not None:
             model = build_classifier(self.config).to(self.device)
             model.load_state_dict(self.average)
+        assert self.splits.validation is not None
         loaded = LoadedClassifier(model, self.config, self.splits.classes, {})
         evaluator = Classification(split="validation", all_frames=False, examples=0)
         return evaluator(loaded, self.splits.validation)
@@ -188,7 +195,7 @@ class Finetuned:
 
 
 def finetune(config: Config, out: Path, report: Report = log.info) -> Finetuned:
-    """Trains a recipe, or resumes it, and judges what validation chose on the test split, once."""
+    """Trains a recipe, or resumes it; what validation chose, else the last weights, is judged on test, once."""
     splits = build_splits(config)
     config, notices = resolve_finetuning(config, splits, world_size())
     if rank() == 0:
@@ -208,7 +215,8 @@ def evaluate_test(splits: LabelledSplits, out: Path, report: Report) -> dict[str
     if broadcast_flag(not (out / RESULTS).is_file()):
         assert splits.test is not None
         if rank() == 0:
-            report(f"test: {len(splits.test)} clips under the weights that validation chose")
+            chosen = "the last weights" if splits.validation is None else "the weights that validation chose"
+            report(f"test: {len(splits.test)} clips under {chosen}")
         results = Classification(split="test")(load_classifier(out, str(choose_device())), splits.test)
         if rank() == 0:
             results.write(out)

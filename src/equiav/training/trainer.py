@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from equiav.build import build_dataset, build_model, build_objective, build_schedule
-from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state, save_model
-from equiav.config import Config
+from equiav.checkpoint import CHECKPOINTS, CONFIG, STEP, checkpoints_of, load_checkpoint, load_state, save_model
+from equiav.config import CHANGED, Config, parse_config, read_yaml, with_earlier_defaults
 from equiav.data import Dataset, Schedule, training_batches
 from equiav.distributed import broadcast_flag, everyone, gather, rank, world_size
 from equiav.errors import Busy, CheckpointError, ConfigError, DataError, EquiAVError, TrainingError
@@ -121,7 +121,8 @@ class Trainer:
         evaluators: Sequence[Evaluator] = (Retrieval(examples=0),),
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        self.config, self.out, self.report, self.evaluators = config, out, report, evaluators
+        self.config = config = as_begun(config, out, report)
+        self.out, self.report, self.evaluators = out, report, evaluators
         self._check_recipe()
         prepare_folder(out)
         self.clips = build_dataset(config, "train") if dataset is None else dataset
@@ -354,6 +355,19 @@ def distributed_module(objective: nn.Module, devices: list[int] | None) -> nn.Mo
     names = inspect.signature(DistributedDataParallel).parameters
     key = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"  # renamed in torch 2.13
     return DistributedDataParallel(objective, devices, **cast(Any, {key: False}))
+
+
+def as_begun(config: Config, out: Path, report: Report) -> Config:
+    """The recipe; where a run was begun before a default of recipes changed, as it was meant then."""
+    begun = checkpoints_of(out)
+    if not begun or (before := with_earlier_defaults(config)) == config:
+        return config
+    path = begun[-1][1] / CONFIG
+    if not path.is_file() or parse_config(read_yaml(path), str(path)) != before:
+        return config
+    if rank() == 0:
+        report(f"{out} goes on with the defaults it was begun with: {', '.join(CHANGED)}")
+    return before
 
 
 def refuse_changed(saved: Config, asked: Config, path: Path) -> None:
