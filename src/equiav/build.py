@@ -226,7 +226,8 @@ def build_classifier(config: Config) -> Classifier:
             case never:
                 assert_never(never)
     classifier = Classifier(encoders, cfg.classes, projections=projections, projected_width=heads.inter)
-    initialise(classifier, generator(config.seed, 0, "weights"))
+    if not next(classifier.parameters()).is_meta:
+        initialise(classifier, generator(config.seed, 0, "weights"))
     return classifier
 
 

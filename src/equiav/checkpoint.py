@@ -9,18 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from equiav import __version__, hub
 from equiav.build import build_bank, encoder_size, modalities_of
-from equiav.config import Config, EncoderConfig, canonical_dump, dump_config, parse_config, read_yaml
-from equiav.errors import CheckpointError, ConfigError
-from equiav.io import replacing
+from equiav.config import Config, EncoderConfig, canonical_dump, dump_config, parse_config, read_yaml, refusal
+from equiav.errors import CheckpointError, EquiAVError
+from equiav.io import SUMS, check_sums, replacing, write_sums
+from equiav.models import read_safetensors
 
 FORMAT = 1
 WEIGHTS, STATE, CONFIG, META = "weights.safetensors", "state.safetensors", "config.yaml", "meta.json"
@@ -29,6 +31,30 @@ STEP = "step-"
 BEST = "best"  # in a fine-tuning run: the weights that validation chose
 BANK = "bank."  # before the names of banks among the tensors of a weights file
 NAMED = 5  # classes that `info` names
+LONGEST_META = 1 << 24  # bytes of meta.json; a million names of classes fit in
+RESTORE = f"restore it from a copy, or delete {SUMS} if you changed it on purpose"
+
+
+class _Best(BaseModel):
+    """The validation that chose the weights of a classifier."""
+
+    step: int
+    validation: dict[str, Any]
+
+
+class _Meta(BaseModel):
+    """What meta.json says as far as anybody reads it; whatever else it holds is kept."""
+
+    model_config = ConfigDict(strict=True)
+
+    format: Literal[1]
+    kind: str = "unknown"
+    step: int = Field(0, ge=0, le=10**9)
+    total: int = Field(0, ge=0, le=10**9)
+    clips: int = Field(0, ge=0)
+    source: str = ""
+    classes: list[str] = []
+    best: _Best | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +90,7 @@ def save_checkpoint(
                 save_file({key: value.detach().contiguous().cpu() for key, value in values.items()}, draft / name)
                 shutil.copymode(draft / CONFIG, draft / name)  # safetensors lets nobody but the owner read
             (draft / META).write_text(json.dumps(record, indent=1), encoding="utf-8")
+            write_sums(draft)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: cannot be written ({error})") from error
 
@@ -102,31 +129,80 @@ def resolve(path: Path) -> Path:
 def load_state(path: Path) -> dict[str, Tensor]:
     """What a resumed run needs beside the weights."""
     try:
-        return load_file(path / STATE)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path / STATE}: cannot be read, the run cannot be resumed from it ({error})") from error
+        _refuse_damaged(path, STATE)
+        return read_safetensors(path / STATE)
+    except EquiAVError as error:
+        raise CheckpointError(f"{error}; the run cannot be resumed from it") from error
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Reads a checkpoint (of a run: its newest); every way in which it can be wrong has its own sentence."""
+    """Reads a checkpoint (of a run: its newest); every way in which it can be wrong has its own sentence.
+
+    Files are compared with their checksums first; checkpoints of versions that wrote none are read without.
+    """
     path = resolve(path)
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such checkpoint folder")
     missing = [name for name in (WEIGHTS, CONFIG, META) if not (path / name).is_file()]
     if missing:
         raise CheckpointError(f"{path}: not a checkpoint, it lacks {', '.join(missing)}")
+    meta = _read_meta(path / META)
+    _refuse_damaged(path, WEIGHTS, CONFIG, META)
     try:
-        meta = json.loads((path / META).read_text(encoding="utf-8"))
         tree = read_yaml(path / CONFIG)
-        tensors = load_file(path / WEIGHTS)
-    except (OSError, ValueError, RecursionError, ConfigError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: damaged ({str(error).splitlines()[0]})") from error
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        found = meta.get("format") if isinstance(meta, dict) else None
-        raise CheckpointError(f"{path}: checkpoint format {found}, this version reads format {FORMAT}")
+        tensors = read_safetensors(path / WEIGHTS)
+    except EquiAVError as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error
     weights = {key: value for key, value in tensors.items() if not key.startswith(BANK)}
     banks = {key.removeprefix(BANK): value for key, value in tensors.items() if key.startswith(BANK)}
     return Checkpoint(parse_config(tree, str(path / CONFIG)), weights, meta, banks)
+
+
+def _read_meta(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LONGEST_META:
+            raise CheckpointError(f"{path}: damaged (longer than {LONGEST_META} bytes)")
+        meta = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: damaged ({error})") from error
+    found = meta.get("format") if isinstance(meta, dict) else None
+    if found != FORMAT:
+        raise CheckpointError(f"{path}: checkpoint format {str(found)[:80]}, this version reads format {FORMAT}")
+    try:
+        _Meta.model_validate(meta)
+    except ValidationError as error:
+        raise CheckpointError(f"damaged: {refusal(error, str(path))}") from error
+    return dict(meta)
+
+
+def _refuse_damaged(path: Path, *names: str) -> None:
+    for problem in check_sums(path, names):
+        raise CheckpointError(f"{problem}; {RESTORE}")
+
+
+def verify_checkpoint(path: Path) -> list[str]:
+    """What is damaged in a checkpoint, an exported folder or all checkpoints of a run: a line each, with what to do.
+
+    Every file is compared with its checksum; a checkpoint of a version that wrote none is read instead.
+    """
+    if (path / META).is_file() or (path / SUMS).is_file():
+        folders = [path]
+    else:
+        folders = [folder for _, folder in checkpoints_of(path)] + [path / BEST] * (path / BEST).is_dir()
+        if not folders:
+            return [f"{path}: neither a checkpoint nor a run with one"]
+    problems = []
+    for folder in folders:
+        found = [f"{problem}; {RESTORE}" for problem in check_sums(folder)]
+        try:
+            if not found:
+                load_checkpoint(folder)
+            if not found and (folder / STATE).is_file():
+                load_state(folder)
+        except EquiAVError as error:
+            found = [str(error)]
+        problems += found
+    return problems
 
 
 def _stored(banks: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -198,7 +274,8 @@ def info(checkpoint: Checkpoint, path: Path) -> str:
         shown = f": {', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}" if names else ""
         lines.append(f"  classifier  {config.classifier.mode}, {config.classifier.classes} classes{shown}")
         if best := meta.get("best"):
-            values = [f"{k} {v:.1f} %" for k, v in best["validation"].items() if k in ("mAP", "accuracy") and v]
+            scores = {k: v for k, v in best["validation"].items() if k in ("mAP", "accuracy")}
+            values = [f"{k} {v:.1f} %" for k, v in scores.items() if v and isinstance(v, int | float)]
             lines.append(f"  validation  {', '.join(values)} at step {best['step']}")
     else:
         lines.append(f"  predictor   {config.model.predictor.kind}; vectors in the {config.augment.layout} layout")

@@ -6,11 +6,12 @@ import io
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from safetensors.torch import save
 
 from equiav.build import build_classifier, build_model, encoder_size, released_config
 from equiav.checkpoint import load_checkpoint, save_checkpoint, save_model
-from equiav.config import Config
+from equiav.config import Config, refusal
 from equiav.errors import CheckpointError, WeightsError
 from equiav.io import write_whole
 from equiav.models import (
@@ -23,6 +24,7 @@ from equiav.models import (
     from_released,
     is_mae,
     kind_of_released,
+    load_fitting,
     load_strict,
     read_state,
     released_sizes,
@@ -49,21 +51,27 @@ def convert(source: Path, out: Path, *, mode: Mode | None = None, heads: int | N
 
 
 def _import_pretrained(state: State, source: Path, out: Path, heads: int | None) -> str:
-    config = released_config(released_sizes(state, heads))
-    model = build_model(config)
-    load_strict(model, from_released(state, torch.float32), str(source))
+    config = _config(state, source, heads)
+    model = load_fitting(lambda: build_model(config), from_released(state, torch.float32), str(source))
     save_model(out, config, model.state_dict(), {"kind": "released", "source": source.name})
     return f"{out}: a released pre-training checkpoint, {_millions(model)} parameters"
 
 
 def _import_finetuned(state: State, source: Path, out: Path, heads: int | None, mode: Mode | None) -> str:
-    config = released_config(released_sizes(state, heads), mode)
-    model = build_classifier(config)
+    config = _config(state, source, heads, mode)
     assert mode is not None  # released_config refuses a fine-tuned checkpoint without it
-    load_strict(model, finetuned_from_released(state, mode, torch.float32), str(source))
+    own = finetuned_from_released(state, mode, torch.float32)
+    model = load_fitting(lambda: build_classifier(config), own, str(source))
     save_checkpoint(out, config, model.state_dict(), {"kind": "released, fine-tuned", "source": source.name})
     classes = config.classifier.classes if config.classifier else 0
     return f"{out}: a released {mode} classifier of {classes} classes, {_millions(model)} parameters"
+
+
+def _config(state: State, source: Path, heads: int | None, mode: Mode | None = None) -> Config:
+    try:
+        return released_config(released_sizes(state, heads), mode)
+    except ValidationError as error:  # sizes that no recipe may have
+        raise refusal(error, str(source)) from error
 
 
 def _import_mae(state: State, source: Path, out: Path, seed: int) -> str:

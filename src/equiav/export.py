@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +23,7 @@ from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, Worl
 from equiav.data import World
 from equiav.errors import CheckpointError, EquiAVError
 from equiav.inference import LoadedModel, from_checkpoint
-from equiav.io import write_whole
+from equiav.io import replacing, write_sums, write_whole
 from equiav.media import LOG_FLOOR, standardise
 from equiav.types import AUDIO, VISUAL, Modality
 
@@ -58,23 +56,21 @@ def export(
     if checkpoint.config.classifier is not None:
         raise CheckpointError(f"{source}: holds a classifier, not a model with a shared space")
     checkpoint = replace(checkpoint, config=shareable(checkpoint.config))
-    draft = out.with_name(f".{out.name}.{os.getpid()}.draft")
+    graphs = []
     try:
-        save_checkpoint(draft, checkpoint.config, checkpoint.weights, checkpoint.meta, banks=checkpoint.banks)
-        graphs = []
-        if onnx:
-            loaded = from_checkpoint(checkpoint, draft)
-            for modality in (AUDIO, VISUAL):
-                report(f"writing and checking {modality}.onnx")
-                graphs.append(write_graph(loaded, modality, draft / f"{modality}.onnx"))
-        results = found_results(source, resolve(source))
-        write_whole(draft / CARD, card(checkpoint, out.name, graphs, results, licence))
-        draft.rename(out)
+        with replacing(out) as draft:
+            save_checkpoint(draft, checkpoint.config, checkpoint.weights, checkpoint.meta, banks=checkpoint.banks)
+            if onnx:
+                loaded = from_checkpoint(checkpoint, draft)
+                for modality in (AUDIO, VISUAL):
+                    report(f"writing and checking {modality}.onnx")
+                    graphs.append(write_graph(loaded, modality, draft / f"{modality}.onnx"))
+            results = found_results(source, resolve(source))
+            write_whole(draft / CARD, card(checkpoint, out.name, graphs, results, licence))
+            write_sums(draft)
     except OSError as error:
         raise EquiAVError(f"{out}: cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return [Graph(out / g.file.name, g.modality, g.difference, g.compared) for g in graphs]
+    return [replace(g, file=out / g.file.name) for g in graphs]
 
 
 def shareable(config: Config) -> Config:

@@ -7,11 +7,12 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +20,7 @@ from typing import IO, Any
 from equiav.errors import Busy, EquiAVError
 
 LOCK = ".lock"
+SUMS = "SHA256SUMS"
 _held: set[IO[str]] = set()
 
 
@@ -82,6 +84,36 @@ def sha256(path: Path) -> str:
         while portion := file.read(1 << 20):
             digest.update(portion)
     return digest.hexdigest()
+
+
+def write_sums(folder: Path) -> None:
+    """Writes SHA256SUMS with the checksum of every file of a folder; `sha256sum -c` reads it too."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != SUMS)
+    (folder / SUMS).write_text("".join(f"{sha256(folder / name)}  {name}\n" for name in names), encoding="utf-8")
+
+
+def check_sums(folder: Path, names: Sequence[str] = ()) -> list[str]:
+    """What differs from SHA256SUMS, a line each: of the files `names`, or of all; none where a folder has no sums."""
+    if not (folder / SUMS).is_file():
+        return []
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+        matched = [re.fullmatch(r"([0-9a-f]{64})  ([\w.-]+)", line) for line in lines]
+        listed = {found[2]: found[1] for found in matched if found}
+        if len(listed) < len(lines):
+            return [f"{folder / SUMS}: damaged, so that no file can be checked"]
+        problems = []
+        for name in names or listed:
+            path = folder / name
+            if name not in listed:
+                problems.append(f"{path}: not among the files of {SUMS}")
+            elif not path.is_file():
+                problems.append(f"{path}: missing")
+            elif sha256(path) != listed[name]:
+                problems.append(f"{path}: differs from its checksum in {SUMS}: damaged or changed since")
+        return problems
+    except OSError as error:
+        return [f"{folder}: its files cannot be read ({error})"]
 
 
 def _sync(path: Path) -> None:

@@ -168,6 +168,9 @@ def test_damaged_checkpoints(tmp_path, state):
     (folder / "meta.json").write_text(meta)
     config = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(config.replace("depth: 2", "depth: 3"))
+    with pytest.raises(CheckpointError, match=r"config\.yaml: differs from its checksum in SHA256SUMS"):
+        load_model(folder)
+    (folder / "SHA256SUMS").unlink()
     with pytest.raises(CheckpointError, match=r"missing audio\.f\.blocks\.2"):
         load_model(folder)
     (folder / "config.yaml").write_text(config)

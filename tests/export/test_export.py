@@ -96,7 +96,7 @@ def test_a_graph_that_disagrees_is_refused_and_leaves_nothing(tmp_path, monkeypa
 def test_folder_loads_and_gives_the_same_embeddings(exported, rng):
     run, out, _ = exported
     assert sorted(p.name for p in out.iterdir()) == [
-        "README.md", "audio.onnx", "config.yaml", "meta.json", "visual.onnx", "weights.safetensors",
+        "README.md", "SHA256SUMS", "audio.onnx", "config.yaml", "meta.json", "visual.onnx", "weights.safetensors",
     ]  # fmt: skip
     x = 0.1 * torch.randn(2, 8000, generator=rng)
     assert torch.equal(reference(load_model(out), x), reference(load_model(run), x))

@@ -224,6 +224,7 @@ def test_changed_data_is_refused_on_resume(tmp_path):
     Trainer(config, tmp_path, silent).run()
     meta = checkpoints_of(tmp_path)[-1][1] / "meta.json"
     meta.write_text(meta.read_text().replace('"clips": 24', '"clips": 25'))
+    (meta.parent / "SHA256SUMS").unlink()
     with pytest.raises(CheckpointError, match=r"was made with 25 clips, now.* 24"):
         Trainer(config, tmp_path, silent)
 

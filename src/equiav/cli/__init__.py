@@ -7,7 +7,7 @@ import sys
 
 # Commands register themselves where they are defined, in the order in which `--help` lists them.
 from equiav.cli import train, finetune  # isort: skip
-from equiav.cli import data, models, localise, evaluate, equivariance  # isort: skip
+from equiav.cli import data, models, verify, localise, evaluate, equivariance  # isort: skip
 from equiav.cli import ablate  # isort: skip
 from equiav.cli import search, serve  # isort: skip
 from equiav.cli import hub  # isort: skip
@@ -28,6 +28,7 @@ __all__ = [
     "search",
     "serve",
     "train",
+    "verify",
 ]
 
 

@@ -10,7 +10,7 @@ from equiav.build import build_classifier
 from equiav.checkpoint import load_checkpoint
 from equiav.config import Config
 from equiav.errors import CheckpointError, WeightsError
-from equiav.models import Classifier, load_strict
+from equiav.models import Classifier, load_fitting
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,8 @@ def load_classifier(path: str | Path, device: str = "cpu") -> LoadedClassifier:
     checkpoint = load_checkpoint(path)
     if checkpoint.config.classifier is None:
         raise CheckpointError(f"{path}: holds no classifier; fine-tune it first (equiav finetune)")
-    model = build_classifier(checkpoint.config)
     try:
-        load_strict(model, checkpoint.weights, str(path))
+        model = load_fitting(lambda: build_classifier(checkpoint.config), checkpoint.weights, str(path))
     except WeightsError as error:
         raise CheckpointError(str(error)) from error
     # Imported classifiers do not say what their classes are called.

@@ -16,7 +16,7 @@ from equiav.checkpoint import Checkpoint, Digest, load_checkpoint, model_digest
 from equiav.config import Config
 from equiav.errors import CheckpointError, EquiAVError, WeightsError
 from equiav.media import Inputs, square
-from equiav.models import EmbeddingModel, load_strict
+from equiav.models import EmbeddingModel, load_fitting
 from equiav.types import VISUAL, Modality
 
 Banks = Mapping[Modality, Tensor]
@@ -90,9 +90,8 @@ def load_model(path: str | Path, device: str = "cpu") -> LoadedModel:
 def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> LoadedModel:
     """The model of a checkpoint already read; `path` is for messages."""
     _check_device(device)
-    model = build_model(checkpoint.config)
     try:
-        load_strict(model, checkpoint.weights, str(path))
+        model = load_fitting(lambda: build_model(checkpoint.config), checkpoint.weights, str(path))
     except WeightsError as error:
         raise CheckpointError(str(error)) from error
     banks = {m: checkpoint.banks[m].to(device) for m in model.modalities if m in checkpoint.banks}

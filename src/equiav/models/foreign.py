@@ -5,12 +5,15 @@ Released checkpoints (pre-training and fine-tuning) come into our names and go b
 
 from __future__ import annotations
 
+import io
 import pickle
 import re
+import warnings
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -22,8 +25,14 @@ from equiav.models.classifier import Mode
 from equiav.models.encoder import Size, sincos_positions
 
 State = dict[str, Tensor]
+M = TypeVar("M", bound=nn.Module)
 SHOWN = 8
+# Bounds on files from strangers, far above what any model needs: each is checked before anything is expanded.
+LONGEST_NAMES = 1 << 22  # bytes of the part of a file that names its tensors: some 30,000 of them, read in seconds
+MOST_READS = 500_000  # of a pickle in the format before torch 1.6, where that part has no stated length
+EXPANSION = 8  # bytes of tensors for each byte of the file; only tensors that share storage, or compression, exceed 1
 
+NUMBERS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _MAE_EXTRA = re.compile(r"^(cls_token|pos_embed|mask_token|decoder_\w+|head|fc_norm)(\.|$)")
 
 
@@ -31,21 +40,69 @@ def read_state(path: Path) -> State:
     """Tensors of a .safetensors or torch file; nothing in it is ever executed."""
     if not path.is_file():
         raise WeightsError(f"{path}: no such file")
-    try:
-        if path.suffix == ".safetensors":
-            loaded: object = load_file(path)
-        else:
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise WeightsError(f"{path}: holds more than tensors and was not opened; ask for safetensors") from error
-    except (SafetensorError, RuntimeError, EOFError, zipfile.BadZipFile, ValueError, KeyError, OSError) as error:
-        raise WeightsError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
+    loaded: object = read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     for wrapper in ("model", "state_dict"):
         if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
             loaded = loaded[wrapper]
-    if not isinstance(loaded, dict) or not loaded or not all(isinstance(v, Tensor) for v in loaded.values()):
+    if not isinstance(loaded, dict) or not loaded or not all(_is_plain(v) for v in loaded.values()):
         raise WeightsError(f"{path}: not a plain dictionary of tensors")
+    _bound(sum(v.numel() * v.element_size() for v in loaded.values()), path)
     return {str(key): value for key, value in loaded.items()}
+
+
+def read_safetensors(path: Path) -> State:
+    """Tensors of a .safetensors file; one with too many of them is refused before it is read."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+        if length > LONGEST_NAMES:
+            raise WeightsError(f"{path}: names too many tensors ({length} bytes of names)")
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"{path}: not a readable file of weights ({str(error).splitlines()[0]})") from error
+
+
+def _read_torch(path: Path) -> object:
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                sizes = {item.filename: item.file_size for item in archive.infolist()}
+            _bound(sum(sizes.values()), path)
+            if len(sizes) > LONGEST_NAMES // 64 or any(
+                size > LONGEST_NAMES for name, size in sizes.items() if name.endswith(".pkl")
+            ):
+                raise WeightsError(f"{path}: names too many tensors ({len(sizes)} parts)")
+        with _CountedReader(io.FileIO(path)) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the pickle protocols of damaged files
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except WeightsError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise WeightsError(f"{path}: holds more than tensors and was not opened; ask for safetensors") from error
+    except Exception as error:  # a damaged pickle is a random program: it can end in any exception
+        raise WeightsError(f"{path}: not a readable file of weights ({type(error).__name__})") from error
+
+
+class _CountedReader(io.BufferedReader):
+    """A file that ends its reader after so many reads: the unpickler makes at least one for every instruction."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        if self.reads > MOST_READS:
+            raise WeightsError(f"{self.raw.name}: names too many tensors")  # type: ignore[attr-defined]
+        return super().read(size)
+
+
+def _bound(size: int, path: Path) -> None:
+    """Refuses a file that would grow to far more than it takes on disk."""
+    if size > EXPANSION * path.stat().st_size + (1 << 20):
+        raise WeightsError(f"{path}: {path.stat().st_size} bytes that would become {size}; not opened")
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized and not value.is_meta
 
 
 def is_mae(state: State) -> bool:
@@ -67,6 +124,8 @@ def refuse_mismatch(given: State, expected: State, what: str) -> None:
             continue
         if value.shape != expected[key].shape:
             problems.append(f"{key} is {tuple(value.shape)}, not {tuple(expected[key].shape)}")
+        elif value.dtype not in (*NUMBERS, expected[key].dtype):
+            problems.append(f"{key} is of type {value.dtype}")
         elif not bool(value.isfinite().all()):
             problems.append(f"{key} holds values that are not finite")
     if problems:
@@ -78,6 +137,21 @@ def load_strict(module: nn.Module, state: State, what: str) -> None:
     """Loads `state` into `module`, or refuses it as a whole."""
     refuse_mismatch(state, module.state_dict(), what)
     module.load_state_dict(state)
+
+
+def load_fitting(build: Callable[[], M], state: State, what: str) -> M:
+    """Builds a module and loads `state` into it; shapes are compared before anything is allocated.
+
+    The sizes that `build` uses may come from the same stranger as the weights.
+    """
+    try:
+        with torch.device("meta"):
+            refuse_mismatch(state, build().state_dict(), what)
+    except (RuntimeError, TypeError):  # a part of the user's own that cannot be built without its data
+        refuse_mismatch(state, build().state_dict(), what)
+    module = build()
+    module.load_state_dict(state)
+    return module
 
 
 def from_mae(state: State, target: State, dtype: torch.dtype | None = None) -> State:
@@ -155,21 +229,21 @@ def released_sizes(state: State, heads: int | None = None) -> ReleasedSizes:
     state = _stripped(state)
     try:
         _, tokens_a, width = state["pos_embed_a"].shape
-        tokens_v = state["pos_embed_v"].shape[1]
-        hidden = len(state["blocks_a.0.mlp.fc1.weight"])
-    except (KeyError, ValueError) as error:
+        _, tokens_v, _ = state["pos_embed_v"].shape
+        ratio = len(state["blocks_a.0.mlp.fc1.weight"]) / width
+    except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
         raise WeightsError(
             f"a released checkpoint must hold pos_embed_a, pos_embed_v and blocks_a ({error})"
         ) from error
     depth = 1 + max(int(m[1]) for m in (re.match(r"blocks_a\.(\d+)\.", key) for key in state) if m)
     size = Size(width, depth, heads or max(1, width // HEAD_WIDTH))
     frames, image = tokens_a // FREQUENCY_ROWS * PATCH, round(tokens_v**0.5) * PATCH
-    return _head_sizes(ReleasedSizes(size, frames, image, hidden / width), state)
+    return _head_sizes(ReleasedSizes(size, frames, image, ratio), state)
 
 
 def _head_sizes(sizes: ReleasedSizes, state: State) -> ReleasedSizes:
     def rows(key: str, default: int) -> int:
-        return len(state[key]) if key in state else default
+        return len(state[key]) if key in state and state[key].ndim else default
 
     mlp = "pred_a_inter.fc3.weight" in state
     finetuned = "mlp_head.0.weight" in state
