@@ -337,7 +337,7 @@ def test_one_modality_alone(tmp_path):
         assert data.frames == (10 if need == ("video",) else 0)
         if need == ("video",):
             assert data.frame(0, 0).shape == (3, 224, 224)
-            with pytest.raises(DataError, match="hold only video"):
+            with pytest.raises(DataError, match="holds only visual"):
                 data.waveform(0)
         else:
             assert data.waveform(0).shape == (16000,)

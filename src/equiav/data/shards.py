@@ -411,8 +411,9 @@ class ShardDataset(Dataset):
     """The clips of one split of a prepared folder (None: of all), by number; safe to share with worker processes.
 
     Frames are stored whole and given as squares of `size` pixels: scaled so that the short side fits, then the
-    middle. `modalities` (what was prepared, without it) are those that each clip must have and that its samples hold.
-    Damage is an error that names the shard and the clip: each member is compared with its CRC-32 when it is read.
+    middle. `modalities` are those that every clip must have and that its samples hold; without it all clips are there,
+    with what they have: of a folder prepared with `partial`, some lack one. Damage is an error that names the shard
+    and the clip: each member is compared with its CRC-32 when it is read.
     """
 
     def __init__(
@@ -424,28 +425,30 @@ class ShardDataset(Dataset):
         modalities: Sequence[Modality] | None = None,
         verify: bool = True,
     ) -> None:
-        self.folder, self.split, self.size = folder, split, size
+        self.folder, self.split, self.size, self._required = folder, split, size, modalities
         self.meta = read_meta(folder)
         self.index = PreparedIndex(folder, verify=verify)
         prepared = tuple(VISUAL if name == "video" else AUDIO for name in self.meta["modalities"])
         self.modalities = prepared if modalities is None else tuple(modalities)
-        self.frames = int(self.meta["frames"]) if VISUAL in (self.modalities or prepared) else 0
+        self.frames = int(self.meta["frames"]) if VISUAL in self.modalities else 0
         chosen = np.isin(self.index.split, [SPLITS.index(s) for s in (SPLITS if split is None else (split,))])
         if not chosen.any():
             raise DataError(f"{folder} holds no clips for {split or 'any use'}; its splits are {self.meta['splits']}")
-        if self.modalities != prepared or self.meta.get("partial"):
-            chosen &= np.logical_and.reduce([self.index.holds(m) for m in self.modalities])
+        if modalities is not None or self.meta.get("partial"):
+            complete = np.logical_and.reduce([self.index.holds(m) for m in self.modalities])
+            self.one_to_one = bool(complete[chosen].all())
+            if modalities is not None:
+                chosen &= complete
+                self.one_to_one = True
         if not chosen.any():
-            raise DataError(
-                f"{folder}: no clip for {split or 'any use'} has {' and '.join(self.modalities)}, which is needed here"
-            )
+            raise DataError(f"{folder}: no clip for {split or 'any use'} has {' and '.join(self.modalities)}")
         self.rows = np.flatnonzero(chosen)
         self._files: OrderedDict[int, int] = OrderedDict()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the index and opens the shards by itself.
-        again = partial(ShardDataset, size=self.size, modalities=self.modalities, verify=False)
-        return (again, (self.folder, self.split))
+        given = {"size": self.size, "modalities": self._required, "verify": False}
+        return (partial(ShardDataset, **given), (self.folder, self.split))
 
     def __del__(self) -> None:
         for descriptor in getattr(self, "_files", {}).values():
@@ -514,9 +517,23 @@ class ShardDataset(Dataset):
         """All frames of a clip, square."""
         return torch.stack([self.frame(index, k) for k in range(self.frames)])
 
+    def has(self, index: int) -> tuple[Modality, ...]:
+        """Which modalities of the dataset the clip has."""
+        if self.one_to_one:
+            return self.modalities
+        sizes = self.index.members[self._row(index), :2, 1]
+        return tuple(m for m in self.modalities if sizes[0 if m == AUDIO else 1])
+
+    def sides(self) -> Mapping[Modality, Dataset]:
+        """The dataset itself; where clips lack a modality, for each modality those that have it."""
+        if self.one_to_one:
+            return super().sides()
+        again = partial(ShardDataset, self.folder, self.split, size=self.size, verify=False)
+        return {m: again(modalities=(m,)) for m in self.modalities}
+
     def sample(self, index: int, frame: int) -> Sample:
-        """The clip's audio and its frame number `frame`; only that frame is decoded."""
-        return self.part(index, frame, self.modalities)
+        """The clip's audio and its frame number `frame`, or what it has of them; only that frame is decoded."""
+        return self.part(index, frame, self.has(index))
 
     def part(self, index: int, frame: int, modalities: Sequence[Modality]) -> Sample:
         """Only what is wanted is decoded."""
@@ -540,7 +557,7 @@ class ShardDataset(Dataset):
         row = self._row(index)
         offset, size, checksum = (int(x) for x in self.index.members[row, member])
         if not size:
-            held = [name for name, m in (("audio", AUDIO), ("video", VISUAL)) if self.index.holds(m)[row]]
+            held = [m for m in (AUDIO, VISUAL) if self.index.holds(m)[row]]
             raise DataError(f"{self.folder}: clip {self.name(index)} holds only {' and '.join(held)}")
         try:
             content = os.pread(self._file(int(self.index.shard[row])), size, offset)
