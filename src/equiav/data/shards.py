@@ -347,8 +347,9 @@ class PreparedIndex:
             self.shards = [self.text("shards", i) for i in range(len(self.texts["shards"][1]) - 1)]
             if len(self.shard) and not 0 <= self.shard.min() <= self.shard.max() < len(self.shards):
                 raise ValueError("a clip lies in a shard that has no name")
-        except (OSError, ValueError) as error:
-            raise DataError(f"{folder / INDEX} is damaged ({error}); prepare the folder again") from error
+        except (OSError, ValueError, SyntaxError, EOFError, TypeError, ArithmeticError, MemoryError) as error:
+            reason = str(error).partition("\n")[0]  # what the headers of arrays are parsed with tells more lines
+            raise DataError(f"{folder / INDEX} is damaged ({reason}); prepare the folder again") from error
         for name in self.shards:
             path = folder / SHARDS / name
             if not SHARD_NAME.fullmatch(name):
