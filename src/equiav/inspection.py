@@ -17,7 +17,7 @@ from equiav.data import PreparedIndex, ShardDataset, World, read_meta, read_skip
 from equiav.io import write_whole
 from equiav.media import FilterBank, power_range
 from equiav.report import image_png, new_figure, outlined, png, render, spectrogram_png, wav
-from equiav.types import SPLITS, Split
+from equiav.types import AUDIO, SPLITS, VISUAL, Split
 
 SHEET = 24
 MOST_LABELS = 30
@@ -108,12 +108,12 @@ def _shown(data: ShardDataset, number: int, split: Split) -> dict[str, Any]:
         "spectrogram": None,
         "audio": None,
     }
-    if data.frames:
+    if VISUAL in data.has(number):
         frame = data.frame(number, data.frames // 2, whole=True).permute(1, 2, 0).numpy()
         small = Image.fromarray(frame)
         small.thumbnail((2 * THUMBNAIL, THUMBNAIL))
         clip["frame"] = image_png(np.array(small))
-    if "audio" in data.modalities:
+    if AUDIO in data.has(number):
         clip |= {"spectrogram": _spectrogram(data, number), "audio": data.audio_file(number)}
     return clip
 

@@ -337,7 +337,7 @@ def test_one_modality_alone(tmp_path):
         assert data.frames == (10 if need == ("video",) else 0)
         if need == ("video",):
             assert data.frame(0, 0).shape == (3, 224, 224)
-            with pytest.raises(DataError, match="hold only video"):
+            with pytest.raises(DataError, match="holds only visual"):
                 data.waveform(0)
         else:
             assert data.waveform(0).shape == (16000,)
@@ -513,16 +513,6 @@ def test_only_regular_files_are_read(media, tmp_path):
     assert {reason for _, _, reason in read_skipped(tmp_path / "out")} == {"not a regular file"}
 
 
-def test_ray_is_asked_for_only_when_there(media, tmp_path):
-    try:
-        import ray  # noqa: F401
-    except ImportError:
-        with pytest.raises(DataError, match="needs Ray"):
-            prepare(find_sources(media), tmp_path / "out", workers=1, engine="ray", **SMALL)
-    else:
-        pytest.skip("Ray is installed here")
-
-
 def test_real_media_are_prepared_whole(shared, tmp_path):
     """All 13 clips and 59 of the library; sound as FLAC is sample for sample what was decoded."""
     lines = []
@@ -541,11 +531,3 @@ def test_real_media_are_prepared_whole(shared, tmp_path):
                 kept = seconds[line["path"]]
                 whole = stated if stated < 10 else 10.0
                 assert kept == pytest.approx(whole, abs=0.3) or kept == pytest.approx(13, abs=0.1), column
-
-
-def test_ray_makes_the_same_shards(media, tmp_path):
-    pytest.importorskip("ray", reason="ray is not installed: pip install 'equiav[ray]'")
-    for engine in ("local", "ray"):
-        prepare(find_sources(media), tmp_path / engine, workers=1, engine=engine, **SMALL)
-    shards = [{p.name: p.read_bytes() for p in (tmp_path / engine / "shards").iterdir()} for engine in ("local", "ray")]
-    assert shards[0] == shards[1]

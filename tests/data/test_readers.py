@@ -1,6 +1,7 @@
 """Readers of published datasets, each on a miniature of its published layout and on the real label files."""
 
 import json
+import wave
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -197,20 +198,60 @@ def speech(root: Path) -> None:
     write(root, "testing_list.txt", "no/cc_nohash_0.wav\nno/dd_nohash_0.wav\n")
 
 
-def test_speech_commands(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "words"), [("speech-commands-35", 35), ("speech-commands-30", 30)])
+def test_speech_commands_word_by_word(tmp_path: Path, name: str, words: int) -> None:
     speech(tmp_path)
-    found = read_published("speech-commands", tmp_path)
-    assert found.classes == ("no", "yes")
+    touch(tmp_path, "learn/aa_nohash_0.wav", "nonsense/aa_nohash_0.wav")
+    found = read_published(name, tmp_path)
+    assert len(found.classes) == words
+    assert {"no", "yes", "zero"} < set(found.classes)
+    new = {"learn_aa_nohash_0": "train"} if words == 35 else {}
     assert splits_of(found) == {
         "no_aa_nohash_0": "train",
         "no_cc_nohash_0": "test",
         "yes_aa_nohash_0": "train",
         "yes_bb_nohash_0": "validation",
         "yes_bb_nohash_1": "validation",
+        **new,
     }
     assert found.missing == ["no_dd_nohash_0"]
-    assert found.clips[0].path == tmp_path / "no" / "aa_nohash_0.wav"
-    assert found.clips[0].group == "aa"
+    path = {clip.id: clip.path for clip in found.clips}["no_aa_nohash_0"]
+    assert path == tmp_path / "no" / "aa_nohash_0.wav"
+    assert found.clips[-1].group in ("aa", "bb")
+    assert f"{3 if words == 35 else 2} of {words} words are there" in found.line()
+
+
+def write_wav(path: Path, seconds: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 16000, 0, "NONE", ""))
+        file.writeframes(bytes(round(seconds * 32000)))
+
+
+def test_speech_commands_as_superb(tmp_path: Path) -> None:
+    """Ten words, the others as one class, and silence; with the test archive its folders are the test split."""
+    speech(tmp_path / "v1")
+    touch(tmp_path, "v1/zero/aa_nohash_0.wav", "v1/zero/cc_nohash_0.wav", "v1/learn/aa_nohash_0.wav")
+    write(tmp_path / "v1", "testing_list.txt", "no/cc_nohash_0.wav\nzero/cc_nohash_0.wav\n")
+    write_wav(tmp_path / "v1/_background_noise_/pink.wav", 20.5)
+    found = read_published("speech-commands", tmp_path)
+    assert found == read_published("speech-commands-12", tmp_path)
+    assert " ".join(found.classes) == "yes no up down left right on off stop go _unknown_ _silence_"
+    labels = {clip.id: (clip.labels[0], clip.split) for clip in found.clips}
+    assert labels["zero_aa_nohash_0"] == ("_unknown_", "train")
+    assert labels["zero_cc_nohash_0"] == ("_unknown_", "test")
+    assert "learn_aa_nohash_0" not in labels  # no word of version 0.01
+    noise = [clip for clip in found.clips if clip.path.name == "pink.wav"]
+    assert [(clip.start, clip.seconds) for clip in noise] == [(float(k), 1.0) for k in range(20)]
+    assert [clip.split for clip in noise] == ["train"] * 18 + ["validation"] * 2
+    assert "no test archive" in found.line()
+    touch(tmp_path, "test/_silence_/x.wav", "test/_unknown_/zero_cc.wav", "test/no/cc_nohash_0.wav")
+    with_archive = read_published("speech-commands", tmp_path)
+    test = {clip.id: clip.labels for clip in with_archive.clips if clip.split == "test"}
+    assert test == {
+        "_silence__x": ("_silence_",), "_unknown__zero_cc": ("_unknown_",), "no_cc_nohash_0": ("no",)
+    }  # fmt: skip
+    assert "archive" not in with_archive.line()
 
 
 def fsd50k(root: Path) -> None:
@@ -343,6 +384,9 @@ MINIATURES: dict[str, Callable[[Path], None]] = {
     "msrvtt-1ka": msrvtt,
     "esc50": esc50,
     "speech-commands": speech,
+    "speech-commands-12": speech,
+    "speech-commands-30": speech,
+    "speech-commands-35": speech,
     "fsd50k": fsd50k,
     "ucf101": ucf101,
     "hmdb51": hmdb51,
@@ -357,7 +401,9 @@ LABEL_FILES = {
     "msrvtt": "train_val_videodatainfo.json",
     "msrvtt-1ka": "MSRVTT_JSFUSION_test.csv",
     "esc50": "meta/esc50.csv",
-    "speech-commands": "validation_list.txt",
+    **dict.fromkeys(
+        ("speech-commands", "speech-commands-12", "speech-commands-30", "speech-commands-35"), "validation_list.txt"
+    ),
     "fsd50k": "FSD50K.ground_truth/vocabulary.csv",
     "ucf101": "ucfTrainTestlist/classInd.txt",
     "hmdb51": "testTrainMulti_7030_splits/brush_hair_test_split1.txt",
@@ -411,6 +457,29 @@ def test_refusals(tmp_path: Path) -> None:
     write(tmp_path, "meta/esc50.csv", "filename,fold\n")
     with pytest.raises(DataError, match="does not name the columns target, category, src_file"):
         read_published("esc50", tmp_path)
+
+
+LONG, DEEP = f'a,1,"{"x" * 200_000}",test\n', "[" * 100_000
+BOX = '[{"file": "a_1", "class": "x", "bbox": [[%s, 0, 1, 1]]}]'
+ABSURD = {
+    "vggsound": ("vggsound.csv", ["a,1e999,b,test\n", "a,nan,b,test\n", LONG, "\0\n", b"\xff\xfe"]),
+    "vggss": ("vggss.json", ['[{"file": 5, "class": "x", "bbox": []}]', BOX % "null", BOX % f"1{'0' * 400}", DEEP]),
+    "esc50": ("meta/esc50.csv", ["filename,fold,target,category,src_file\na.wav,1e999,0,c,s\n", b"\xff\xfe\0"]),
+    "msrvtt": ("category.txt", ["music\n"]),
+    "speech-commands": ("testing_list.txt", [b"\xff\xfe\n"]),
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_label_files_get_one_line(tmp_path: Path, name: str) -> None:
+    MINIATURES[name](tmp_path)
+    file, contents = ABSURD[name]
+    for content in contents:
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(DataError) as refusal:
+            read_published(name, tmp_path)
+        assert "\n" not in str(refusal.value)
+        assert str(tmp_path) in str(refusal.value)
 
 
 def test_vocabulary(shared: Path) -> None:

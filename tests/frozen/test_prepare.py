@@ -32,7 +32,7 @@ SCENARIOS = {
     ),
 }
 # What the decoders and encoders decide: everything else must be the same with any of their versions.
-DECODED = ("shards/", "index/members.npy", "index/statistics.npy")
+DECODED = ("shards/", "index/members.npy", "index/statistics.npy", "SHA256SUMS")
 
 
 def parts(out):

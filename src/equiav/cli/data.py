@@ -38,7 +38,13 @@ def prepare(
     part: Annotated[str, typer.Option(help="i/n: this machine does the i-th of n parts; see `equiav merge`.")] = "1/1",
     seconds: Annotated[float, typer.Option(help="Length of a clip.")] = 10.0,
     overlap: Annotated[float, typer.Option(help="Seconds that neighbouring clips share.")] = 0.0,
-    need: Annotated[str | None, typer.Option(help="audio, video or both: what a clip must have.")] = None,
+    need: Annotated[
+        str | None,
+        typer.Option(help="audio, video or both: what a clip must have; any: keep what has one, images too."),
+    ] = None,
+    channels: Annotated[
+        str | None, typer.Option(help="Audio is the mean of its channels, or the first; published datasets: first.")
+    ] = None,
     split: Annotated[
         int, typer.Option(min=1, help="Which published split (UCF101, HMDB51) or test fold (ESC-50).")
     ] = 1,
@@ -49,34 +55,39 @@ def prepare(
     Killed and started again it carries on. Published datasets by name, in the layout their publishers give:
     `equiav prepare esc50 ESC-50-master data/esc50`. Then `equiav inspect OUT` shows what came out.
     """
-    from equiav.data import PUBLISHED, find_sources, read_published
+    from equiav.data import IMAGE_SUFFIXES, PUBLISHED, SUFFIXES, find_sources, read_published
     from equiav.data import prepare as run
 
-    if source in PUBLISHED:
-        if out is None:
-            raise EquiAVError(f"{source} is a published dataset: give its folder and OUT")
-        found = read_published(source, place, split=split)
-        print(found.line(), file=sys.stderr)
-        clips = found.clips
-        needed = need or PUBLISHED[source]
-    else:
-        if out is not None:
-            raise EquiAVError(f"{source}: not a published dataset; those are {', '.join(PUBLISHED)}")
-        clips, out, needed = find_sources(Path(source)), place, need or "both"
-    if needed not in ("audio", "video", "both"):
-        raise EquiAVError(f"--need {needed}: choose audio, video or both")
-    if engine not in ("local", "ray"):
-        raise EquiAVError(f"--engine {engine}: choose local or ray")
+    published = source in PUBLISHED
+    if published != (out is not None):
+        what = "a published dataset: give its folder and OUT" if published else "not a published dataset; those are "
+        raise EquiAVError(f"{source}: {what}{'' if published else ', '.join(PUBLISHED)}")
+    needed = need or PUBLISHED.get(source, "both")
+    for name, value, known in (
+        ("need", needed, ("audio", "video", "both", "any")),
+        ("channels", channels or "mean", ("mean", "first")),
+        ("engine", engine, ("local", "ray")),
+    ):
+        if value not in known:
+            raise EquiAVError(f"--{name} {value}: choose {', '.join(known[:-1])} or {known[-1]}")
     number, slash, total = part.partition("/")
     if not (slash and number.isdigit() and total.isdigit()):
         raise EquiAVError(f"--part {part}: give i/n, such as 2/8")
-    options: dict[str, Any] = {"need": ("audio", "video") if needed == "both" else (needed,), "engine": engine}
+    if published:
+        found = read_published(source, place, split=split)
+        print(found.line(), file=sys.stderr)
+        clips = found.clips
+    else:
+        clips = find_sources(Path(source), suffixes=SUFFIXES | IMAGE_SUFFIXES if needed == "any" else SUFFIXES)
+    out = out or place
+    options: dict[str, Any] = {"channels": channels, "engine": engine, "partial": needed == "any"}
     summary = run(
         clips, out, workers=workers or os.cpu_count() or 1, part=(int(number), int(total)), clip_seconds=seconds,
-        overlap=overlap, progress=say, **options,
+        overlap=overlap, need=(needed,) if needed in ("audio", "video") else ("audio", "video"), published=published,
+        progress=say, **options,
     )  # fmt: skip
     end_line()
-    print(f"{summary.clips} clips of {summary.used} files; {summary.skipped} files left out: {out / 'skipped.csv'}")
+    print(f"{summary.line()}: {out / 'skipped.csv'}")
 
 
 @app.command()

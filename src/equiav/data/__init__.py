@@ -20,8 +20,6 @@ from equiav.data.datasets import (
 from equiav.data.loader import Schedule, apart, balanced_weights, evaluation_batches, training_batches
 from equiav.data.paired import PairedDataset, PairedSet, loudest, read_paired
 from equiav.data.paired_manifest import (
-    COLUMNS,
-    KINDS,
     MANIFEST,
     SPLITS,
     Entry,
@@ -44,17 +42,17 @@ from equiav.data.shards import (
     read_flac,
     read_meta,
     read_skipped,
+    verify_prepared,
 )
-from equiav.data.sources import SUFFIXES, find_sources, split_of
+from equiav.data.sources import IMAGE_SUFFIXES, SUFFIXES, find_sources, split_of
 from equiav.data.synthetic.objects import HUES, PITCHES, RADII, TEMPI, Scene, SceneObject
 from equiav.data.synthetic.world import Difficulty, World, attribute_similarity
 from equiav.data.workers import Failure, Workers, tick
 
 __all__ = [
-    "COLUMNS",
     "HUES",
+    "IMAGE_SUFFIXES",
     "INDEX",
-    "KINDS",
     "MANIFEST",
     "META",
     "PITCHES",
@@ -119,5 +117,6 @@ __all__ = [
     "squared",
     "tick",
     "training_batches",
+    "verify_prepared",
     "vocabulary",
 ]

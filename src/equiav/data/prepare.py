@@ -14,8 +14,10 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,30 +25,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav import __version__
-from equiav.data.cutting import Cutter, Job, Need, Outcome, Settings, fragment_path, path_of
+from equiav.data.cutting import SHORT, SILENT, Channels, Cutter, Job, Need, Outcome, Settings, fragment_path, path_of
 from equiav.data.shards import (
     END,
+    INDEX,
+    MANIFEST,
     META,
     SHARDS,
+    SKIPPED,
+    SUMS,
     VERSION,
     IndexWriter,
     PreparedIndex,
     StoredClip,
     read_meta,
     read_skipped,
+    read_sums,
 )
 from equiav.data.sources import ordered
 from equiav.data.workers import CRASHED, Failure, Workers
 from equiav.errors import DataError
-from equiav.io import duration, locked, write_json
+from equiav.io import Progress, locked, replacing, sha256, write_json, write_whole
 from equiav.media import CLIP_SECONDS, FRAMES, Limits
 from equiav.types import Clip
 
 WORK, PLAN, JOURNAL = "work", "plan.json", "journal.jsonl"
 SHARD_BYTES = 256 << 20
-SAY_SECONDS = 2.0
 COMPARED = 1000  # files whose content is compared in one go
 IN_FLIGHT = 4  # tasks of Ray waiting for each processor: enough to keep it busy, few enough to hold in memory
+REMARKS = (SHORT, SILENT, "copies")
 
 Engine = Literal["local", "ray"]
 
@@ -62,13 +69,20 @@ class Summary:
     splits: dict[str, int]
     mean: float | None
     std: float | None
+    kept: dict[str, int]  # of a published dataset: how many clips are short, silent, copies
 
     @staticmethod
     def of(meta: Mapping[str, Any]) -> Summary:
         """What meta.json says, in few words."""
         sources, spectrogram = meta["sources"], meta["spectrogram"]
         counts = meta["clips"], meta["seconds"], sources["used"], sources["skipped"]
-        return Summary(*counts, meta["splits"], spectrogram["mean"], spectrogram["std"])
+        return Summary(*counts, meta["splits"], spectrogram["mean"], spectrogram["std"], meta.get("kept", {}))
+
+    def line(self) -> str:
+        """One line: what came out, and what of a published dataset was kept that would otherwise be left out."""
+        kept = [f"{what} {count}" for what, count in self.kept.items() if count]
+        more = f"; kept as published: {', '.join(kept)}" if kept else ""
+        return f"{self.clips} clips of {self.used} files; {self.skipped} files left out{more}"
 
 
 def prepare(
@@ -82,6 +96,9 @@ def prepare(
     short_side: int = 256,
     frames: int = FRAMES,
     need: Need = ("audio", "video"),
+    channels: Channels | None = None,
+    partial: bool = False,
+    published: bool = False,
     shard_bytes: int = SHARD_BYTES,
     wall: float = 120.0,
     engine: Engine = "local",
@@ -90,21 +107,29 @@ def prepare(
     """Cuts sources into clips and stores them in `out`; called again after an interruption, it carries on.
 
     A source with `seconds` is one clip, the others are cut. `part` (i, n) takes sources i, i + n, ... of the sorted
-    list; `merge` joins the parts. Media that cannot be used are left out, with the reason in skipped.csv. `wall`
-    bounds the seconds a file may take without giving a clip.
+    list; `merge` joins the parts. Media that cannot be used are left out, with the reason in skipped.csv. Audio is the
+    mean of its channels; of `published` datasets, of which nothing is left out that can be decoded, the first one.
+    `partial` keeps what lacks a needed modality. `wall` bounds the seconds a file may take without giving a clip.
     """
-    settings = Settings(clip_seconds, overlap, short_side, frames, need=need)
-    _check(settings, part, shard_bytes)
+    channels = channels or ("first" if published else "mean")
+    settings = Settings(
+        clip_seconds, overlap, short_side, frames, need=need, channels=channels, partial=partial, published=published
+    )
+    if not 1 <= part[0] <= part[1]:
+        raise DataError(f"part {part[0]}/{part[1]} does not exist; give 1/{part[1]} to {part[1]}/{part[1]}")
+    if shard_bytes < 1:
+        raise DataError("a shard holds more than no bytes")
     sources = ordered(clips)
     mark = fingerprint(sources, settings, shard_bytes)
-    out.mkdir(parents=True, exist_ok=True)
-    with locked(out):
+    with locked(out), _writing(out):
         if (out / META).exists():
             return _finished(out, mark, part, progress)
+        for draft in (*out.glob(".*.tmp"), *out.glob("*/.*.tmp")):  # of a run that was killed
+            shutil.rmtree(draft) if draft.is_dir() else draft.unlink()
         copies = _plan(sources, out, mark, part, progress)
         numbers = range(part[0] - 1, len(sources), part[1])
         cutter = Cutter(out / WORK, settings, Limits(wall=wall))
-        with Journal(out / WORK / JOURNAL, sources, copies) as journal:
+        with Journal(out / WORK / JOURNAL, sources, {} if published else copies) as journal:
             writer = ShardWriter(out / SHARDS, out / WORK, part=part[0], limit=shard_bytes)
             jobs = ((n, sources[n]) for n in numbers if n not in journal)
             if engine == "ray":
@@ -113,8 +138,8 @@ def prepare(
                 # Files look at their own watch; the parent's is for those that hang where no watch is looked at.
                 outcomes = _in_workers(cutter, jobs, Workers(workers, patience=1.5 * wall + 5))
             _work_through(numbers, journal, writer, outcomes, progress)
-            places = Placement(part[0], shard_bytes)
-            with IndexWriter(out, writer.names) as index:
+            places, kept = Placement(part[0], shard_bytes), Counter(dict.fromkeys(REMARKS, 0))
+            with IndexWriter(out, writer.digests) as index:
                 for outcome in map(journal.read, numbers):
                     name = sources[outcome.number].id
                     for stored in outcome.clips:
@@ -123,26 +148,26 @@ def prepare(
                         index.skip(name, "", outcome.reason)
                     for start, reason in outcome.dropped:
                         index.skip(name, f"{start:.3f}", reason)
-        summary = _finish(out, index, settings=settings, part=part, mark=mark)
+                    kept.update(outcome.remarks)
+        kept["copies"] = sum(n in copies for n in numbers)
+        summary = _finish(out, index, writer.digests, settings, part=part, mark=mark, kept=kept)
         shutil.rmtree(out / WORK)
-    progress(f"{out}: {summary.clips} clips of {summary.used} files, {summary.skipped} files left out")
+    progress(f"{out}: {summary.line()}")
     return summary
 
 
-def _check(settings: Settings, part: tuple[int, int], shard_bytes: int) -> None:
-    if not 1 <= part[0] <= part[1]:
-        raise DataError(f"part {part[0]}/{part[1]} does not exist; give 1/{part[1]} to {part[1]}/{part[1]}")
-    if not 0.5 <= settings.clip_seconds <= 600 or not 0 <= settings.overlap < settings.clip_seconds:
-        raise DataError(f"clips of {settings.clip_seconds:g} s overlapping by {settings.overlap:g} s make no sense")
-    if not 16 <= settings.short_side <= 4096 or not 1 <= settings.frames <= 1000 or shard_bytes < 1:
-        raise DataError("short_side must be 16 to 4096, frames 1 to 1000, and a shard more than no bytes")
-    if not settings.need or not set(settings.need) <= {"audio", "video"}:
-        raise DataError(f"need must name audio, video or both, not {settings.need}")
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """Errors of a disk that is full or cannot be written as one line."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written ({error.strerror or error})") from error
 
 
 def fingerprint(sources: Sequence[Clip], settings: Settings, shard_bytes: int) -> str:
     """The same for runs that must give the same clips, wherever their files lie."""
-    digest = hashlib.sha256(json.dumps([asdict(settings), shard_bytes]).encode())
+    digest = hashlib.sha256(json.dumps([settings.identity(), shard_bytes]).encode())
     fields = ("labels", "split", "group", "start", "seconds", "boxes", "fold")
     for source in sources:
         digest.update(repr({"name": source.id, **{field: getattr(source, field) for field in fields}}).encode())
@@ -186,30 +211,22 @@ def _copies(sources: Sequence[Clip], progress: Callable[[str], None]) -> dict[in
     if not len(suspects):
         return {}
     progress(f"comparing {len(suspects)} files of equal size")
-    digests = bytearray()
+    content = np.zeros((len(suspects), 6), np.uint64)
+    content[:, 4:] = known[suspects, 1:].view(np.uint64)
     with ThreadPoolExecutor(4) as threads:
         for begin in range(0, len(suspects), COMPARED):
-            digests += b"".join(threads.map(lambda n: _digest(sources[n]), suspects[begin : begin + COMPARED]))
-    content = np.frombuffer(digests, np.uint64).reshape(-1, 4)
-    content = np.concatenate([content, known[suspects, 1:].view(np.uint64)], axis=1)
+            digests = b"".join(threads.map(lambda n: _digest(sources[n]), suspects[begin : begin + COMPARED]))
+            content[begin : begin + COMPARED, :4] = np.frombuffer(digests, np.uint64).reshape(-1, 4)
     earliest = suspects[_first_alike(content)]
-    readable = np.any(content[:, :4], axis=1).tolist()
-    return {
-        int(number): sources[original].id
-        for number, original, known_well in zip(suspects, earliest, readable, strict=True)
-        if number != original and known_well
-    }
+    copies = (earliest != suspects) & content[:, :4].any(axis=1)
+    return {int(n): sources[original].id for n, original in zip(suspects[copies], earliest[copies], strict=True)}
 
 
 def _first_alike(table: NDArray[Any]) -> NDArray[np.int64]:
     """For each row of a table, the first one equal to it."""
-    order = np.lexsort(table.T)  # equal rows stay in their order
-    begins = (
-        np.append(True, np.any(table[order[1:]] != table[order[:-1]], axis=1)) if len(table) else order.astype(bool)
-    )
-    first = np.empty(len(table), np.int64)
-    first[order] = order[begins][np.cumsum(begins) - 1]
-    return first
+    _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
+    alike: NDArray[np.int64] = first[which.reshape(-1)]
+    return alike
 
 
 def _size(source: Clip) -> int:
@@ -223,11 +240,7 @@ def _size(source: Clip) -> int:
 
 def _digest(source: Clip) -> bytes:
     try:
-        digest = hashlib.sha256()
-        with path_of(source).open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-        return digest.digest()
+        return bytes.fromhex(sha256(path_of(source)))
     except OSError:
         return bytes(32)  # unreadable: the worker will say why
 
@@ -309,13 +322,11 @@ class ShardWriter:
 
     def __init__(self, shards: Path, work: Path, *, part: int, limit: int) -> None:
         self.folder, self.work = shards, work
-        self.names: list[str] = []
+        self.digests: dict[str, str] = {}  # SHA-256 of every shard
         self._places = Placement(part, limit)
         # By split the shard that is filling, and its pieces in a row: source, offset, length, and if they are its last.
         self._filling: dict[str, tuple[str, array[int]]] = {}
         shards.mkdir(parents=True, exist_ok=True)
-        for draft in (*shards.glob(".*.tmp"), *work.glob(".*.tmp")):
-            draft.unlink(missing_ok=True)
 
     def add(self, outcome: Outcome) -> None:
         """The clips of the next source."""
@@ -327,7 +338,6 @@ class ShardWriter:
                 if split in self._filling:
                     self._write(*self._filling[split])
                 self._filling[split] = name, array("q")
-                self.names.append(name)
             last = place == len(outcome.clips)
             self._filling[split][1].extend((outcome.number, begin, stored.length, last))
             begin += stored.length
@@ -340,20 +350,15 @@ class ShardWriter:
 
     def _write(self, name: str, pieces: array[int]) -> None:
         path = self.folder / name
-        if not (path.exists() and path.stat().st_size == sum(pieces[2::4]) + len(END)):
-            draft = path.with_name(f".{name}.tmp")
-            with draft.open("wb") as file:
-                for content in self._contents(pieces):
+        if path.exists() and path.stat().st_size == sum(pieces[2::4]) + len(END):
+            self.digests[name] = sha256(path)
+        else:
+            digest = hashlib.sha256()
+            with replacing(path) as draft, draft.open("wb") as file:
+                for content in chain(self._contents(pieces), [END]):
+                    digest.update(content)
                     file.write(content)
-                file.write(END)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-            descriptor = os.open(self.folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)  # makes the renaming last
-            finally:
-                os.close(descriptor)
+            self.digests[name] = digest.hexdigest()
         for number, last in zip(pieces[::4], pieces[3::4], strict=True):
             if last:  # its earlier clips are in this shard or in those before it
                 fragment_path(self.work, number).unlink(missing_ok=True)
@@ -389,7 +394,7 @@ def _on_ray(cutter: Cutter, jobs: Iterable[Job]) -> Iterator[Outcome]:
         raise DataError("engine='ray' needs Ray: pip install 'equiav[ray]', or leave the engine out") from None
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
-    remote: Any = ray.remote(max_retries=1)(_cut)
+    remote: Any = ray.remote(max_retries=1)(Cutter.__call__)
     waiting, running = iter(jobs), dict[Any, int]()
     limit = IN_FLIGHT * max(1, int(ray.cluster_resources().get("CPU", 1)))
     while True:
@@ -406,10 +411,6 @@ def _on_ray(cutter: Cutter, jobs: Iterable[Job]) -> Iterator[Outcome]:
             yield outcome
 
 
-def _cut(cutter: Cutter, job: Job) -> Outcome:
-    return cutter(job)
-
-
 def _work_through(
     numbers: Sequence[int],
     journal: Journal,
@@ -418,36 +419,38 @@ def _work_through(
     progress: Callable[[str], None],
 ) -> None:
     """Enters outcomes in the journal as they come, and writes the shards of all sources in their order."""
-    done = clips = skipped = 0
+    done = clips = skipped = due = 0
     for outcome in (journal.read(n) for n in numbers if n in journal):
         done, clips, skipped = done + 1, clips + len(outcome.clips), skipped + bool(outcome.reason)
-    done_before, clips_before = done, clips
+    clips_before = clips
     if done:
         progress(f"{done} of {len(numbers)} files are done already")
-    due, began = 0, time.monotonic()
-    said = began
+    progressing = Progress(len(numbers), progress, "files", start=done)
     for outcome in outcomes:
         journal.write(outcome)
         while due < len(numbers) and numbers[due] in journal:
             writer.add(journal.read(numbers[due]))
             due += 1
         done, clips, skipped = done + 1, clips + len(outcome.clips), skipped + bool(outcome.reason)
-        now = time.monotonic()
-        if now - said >= SAY_SECONDS or done == len(numbers):
-            said, passed = now, max(now - began, 1e-9)
-            left = duration(passed / (done - done_before) * (len(numbers) - done))
-            progress(
-                f"{done}/{len(numbers)} files  {clips} clips  {skipped} left out  "
-                f"{(clips - clips_before) / passed:.1f} clips/s  {left} left"
-            )
+        rate = (clips - clips_before) / max(time.monotonic() - progressing.began, 1e-9)
+        progressing.update(done, f"{clips} clips, {skipped} left out, {rate:.1f} clips/s")
     for number in numbers[due:]:
         writer.add(journal.read(number))
     writer.close()
 
 
-def _finish(out: Path, index: IndexWriter, *, settings: Settings, part: tuple[int, int], mark: str) -> Summary:
-    """Writes meta.json, which comes last and says that the folder is whole."""
-    written = PreparedIndex(out)
+def _finish(
+    out: Path,
+    index: IndexWriter,
+    shards: Mapping[str, str],
+    settings: Settings,
+    *,
+    part: tuple[int, int],
+    mark: str,
+    kept: Mapping[str, int],
+) -> Summary:
+    """Writes the checksums, and meta.json, which comes last and says that the folder is whole."""
+    written = PreparedIndex(out, verify=False)
     # Sums are exact, so the statistics depend neither on the order of the clips nor on how they were shared out.
     train = np.flatnonzero(written.split == 0) if index.splits["train"] else np.arange(len(written))
     total, squares, count = (math.fsum(written.statistics[train, k]) for k in range(3))
@@ -462,13 +465,20 @@ def _finish(out: Path, index: IndexWriter, *, settings: Settings, part: tuple[in
         "seconds": math.fsum(written.times[:, 1]),
         "splits": dict(sorted((split, n) for split, n in index.splits.items() if n)),
         "sources": {"used": index.sources, "skipped": index.skipped},
+        **({"kept": dict(kept)} if settings.published else {}),
         "labels": len(index.labels),
         "spectrogram": {"mean": mean, "std": std},
         "shards": len(index.shards),
         "part": list(part),
         "fingerprint": mark,
+        "checksums": SUMS,
     }
-    write_json(out / META, meta)
+    text = json.dumps(meta, indent=1) + "\n"
+    names = [MANIFEST, SKIPPED, *(f"{INDEX}/{path.name}" for path in (out / INDEX).iterdir())]
+    sums = {f"{SHARDS}/{name}": digest for name, digest in shards.items()} | {n: sha256(out / n) for n in names}
+    sums[META] = hashlib.sha256(text.encode()).hexdigest()
+    write_whole(out / SUMS, "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))
+    write_whole(out / META, text)
     return Summary.of(meta)
 
 
@@ -486,27 +496,29 @@ def merge(parts: Sequence[Path], out: Path) -> Summary:
             # A second file of that name would be written through the link into the first part.
             if shards.setdefault(shard, part) is not part:
                 raise DataError(f"{part} and {shards[shard]} both have a shard {shard} and cannot be merged")
-    draft = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    (draft / SHARDS).mkdir(parents=True)
-    for shard, part in sorted(shards.items()):
-        source, target = part / SHARDS / shard, draft / SHARDS / shard
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copyfile(source, target)
-    with IndexWriter(draft, list(shards)) as index:
-        # Each part is sorted by the names of its sources, and a source is in one part only.
-        for stored in heapq.merge(*(prepared.rows() for prepared in indexes), key=lambda row: row.clip.source):
-            index.add(stored)
-        for row in heapq.merge(*(read_skipped(part) for part in parts), key=lambda row: row[0]):
-            index.skip(*row)
-    fields = {k: metas[0][k] for k in ("clip_seconds", "overlap", "short_side", "frames", "sample_rate")}
-    settings = Settings(**fields, need=tuple(metas[0]["modalities"]))
-    summary = _finish(draft, index, settings=settings, part=(1, 1), mark=metas[0]["fingerprint"])
-    if out.exists():
-        out.rmdir()
-    draft.rename(out)
+    recorded = {part: read_sums(part) or {} for part in parts}
+    digests = {}
+    with _writing(out), replacing(out) as draft:
+        (draft / SHARDS).mkdir(parents=True)
+        for shard, part in sorted(shards.items()):
+            source, target = part / SHARDS / shard, draft / SHARDS / shard
+            try:
+                os.link(source, target)
+            except OSError:
+                shutil.copyfile(source, target)
+            digests[shard] = recorded[part].get(f"{SHARDS}/{shard}") or sha256(target)
+        with IndexWriter(draft, shards) as index:
+            # Each part is sorted by the names of its sources, and a source is in one part only.
+            for stored in heapq.merge(*(prepared.rows() for prepared in indexes), key=lambda row: row.clip.source):
+                index.add(stored)
+            for row in heapq.merge(*(read_skipped(part) for part in parts), key=lambda row: row[0]):
+                index.skip(*row)
+        names = {field.name for field in fields(Settings)} - {"need"}
+        options = {k: v for k, v in metas[0].items() if k in names}
+        settings = Settings(**options, need=tuple(metas[0]["modalities"]))
+        kept = {what: sum(meta.get("kept", {}).get(what, 0) for meta in metas) for what in REMARKS}
+        mark = metas[0]["fingerprint"]
+        summary = _finish(draft, index, digests, settings, part=(1, 1), mark=mark, kept=kept)
     return summary
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import re
-import shutil
 import stat
 import tarfile
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,14 +30,18 @@ from torch import Tensor
 
 from equiav.data.datasets import Dataset, squared
 from equiav.errors import DataError, MediaError
+from equiav.io import Progress, replacing, sha256
 from equiav.media import Limits, read_image
-from equiav.types import AUDIO, SPLITS, Clip, Modality, Sample, Split
+from equiav.types import AUDIO, SPLITS, VISUAL, Clip, Modality, Sample, Split
 
 INDEX, MANIFEST, SKIPPED, META, SHARDS = "index", "manifest.csv", "skipped.csv", "meta.json", "shards"
 VERSION = 1
-NUMBERS = ("members", "shard", "split", "times", "statistics")
+SUMS = "SHA256SUMS"  # as `sha256sum -c` reads it
+NUMBERS = {"members": np.int64, "shard": np.int32, "split": np.uint8, "times": np.float64, "statistics": np.float64}
 TEXTS = ("keys", "names", "paths", "groups", "labels", "shards")
 SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+SUMMED_NAME = re.compile(rf"((?:{INDEX}|{SHARDS})/)?{SHARD_NAME.pattern}")
+FORMULAS = "=+-@\t\r'"  # what a cell begins with that a spreadsheet would compute, and what such cells are marked with
 NPY_HEADER = 128  # bytes
 JPEG_QUALITY = 90
 FLAC_BLOCK = 16384  # samples; the default of 1152 takes twice as long to decode
@@ -118,12 +124,21 @@ def pack(
     return blob, StoredClip(clip, tuple(members), statistics)
 
 
+def cell(text: str) -> str:
+    """Text of a table such that no spreadsheet takes it for a formula; `uncelled` gives it back."""
+    return f"'{text}" if text and text[0] in FORMULAS else text
+
+
+def uncelled(text: str) -> str:
+    """What was written as a cell; tables from before `cell` are read as they are."""
+    return text[1:] if text[:1] == "'" and text[1:2] and text[1] in FORMULAS else text
+
+
 class _Column:
     """An .npy file written row by row; its header follows once the number of rows is known."""
 
-    def __init__(self, folder: Path, name: str, dtype: Any) -> None:
-        self.dtype, self.values = np.dtype(dtype), 0
-        self.file = (folder / f"{name}.npy").open("wb")
+    def __init__(self, file: IO[bytes], dtype: Any) -> None:
+        self.file, self.dtype, self.values = file, np.dtype(dtype), 0
         self.file.write(bytes(NPY_HEADER))
 
     def add(self, row: Any) -> None:
@@ -132,18 +147,16 @@ class _Column:
         self.file.write(array.tobytes())
         self.values += array.size
 
-    def close(self, row_shape: tuple[int, ...] = ()) -> None:
+    def finish(self, row_shape: tuple[int, ...] = ()) -> None:
         """Writes the header for rows of this shape."""
-        each = int(np.prod(row_shape))
+        each = math.prod(row_shape)
         header = io.BytesIO()
-        fields = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
-        np.lib.format.write_array_header_1_0(
-            header, {**fields, "shape": (self.values // each if each else 0, *row_shape)}
-        )
+        shape = (self.values // each if each else 0, *row_shape)
+        fields = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(header, fields)
         assert len(header.getvalue()) == NPY_HEADER
         self.file.seek(0)
         self.file.write(header.getvalue())
-        self.file.close()
 
 
 class IndexWriter:
@@ -153,8 +166,8 @@ class IndexWriter:
     all shards.
     """
 
-    def __init__(self, folder: Path, shards: Sequence[str]) -> None:
-        self.folder, self.draft = folder, folder / f".{INDEX}.tmp"
+    def __init__(self, folder: Path, shards: Iterable[str]) -> None:
+        self.folder = folder
         self.splits: Counter[str] = Counter()
         self.labels: set[str] = set()
         self.sources = self.skipped = self.width = 0
@@ -163,38 +176,31 @@ class IndexWriter:
         self._source: str | None = None
 
     def __enter__(self) -> IndexWriter:
-        shutil.rmtree(self.draft, ignore_errors=True)
-        self.draft.mkdir(parents=True)
-        types = {
-            "members": np.int64,
-            "shard": np.int32,
-            "split": np.uint8,
-            "times": np.float64,
-            "statistics": np.float64,
-        }
-        self._columns = {name: _Column(self.draft, name, types[name]) for name in NUMBERS}
-        self._texts = {
-            name: (_Column(self.draft, name, np.uint8), _Column(self.draft, f"{name}_ends", np.int64)) for name in TEXTS
-        }
-        for _, ends in self._texts.values():
-            ends.add(0)
-        for shard in self.shards:
-            self._add_text("shards", shard)
-        self._drafts: dict[str, tuple[Path, IO[str]]] = {}
-        self._manifest = self._table(
-            MANIFEST, ("key", "name", "source", "split", "group", "start", "seconds", "labels", "shard")
-        )
-        self._left_out = self._table(SKIPPED, ("source", "start", "reason"))
-        return self
+        with ExitStack() as stack:
+            draft = stack.enter_context(replacing(self.folder / INDEX))
+            draft.mkdir()
 
-    def _table(self, name: str, header: Sequence[str]) -> Any:
-        draft = self.folder / f".{name}.{os.getpid()}.tmp"
-        # File names that are not text in any encoding are written with escapes.
-        file = draft.open("w", encoding="utf-8", errors="backslashreplace", newline="")
-        self._drafts[name] = draft, file
-        writer = csv.writer(file)
-        writer.writerow(header)
-        return writer
+            def column(name: str, dtype: Any) -> _Column:
+                return _Column(stack.enter_context((draft / f"{name}.npy").open("wb")), dtype)
+
+            def table(name: str, *header: str) -> Any:
+                path = stack.enter_context(replacing(self.folder / name))
+                # File names that are not text in any encoding are written with escapes.
+                opened = path.open("w", encoding="utf-8", errors="backslashreplace", newline="")
+                writer = csv.writer(stack.enter_context(opened))
+                writer.writerow(header)
+                return writer
+
+            self._columns = {name: column(name, dtype) for name, dtype in NUMBERS.items()}
+            self._texts = {name: (column(name, np.uint8), column(f"{name}_ends", np.int64)) for name in TEXTS}
+            for _, ends in self._texts.values():
+                ends.add(0)
+            for shard in self.shards:
+                self._add_text("shards", shard)
+            of_clips = "key", "name", "source", "split", "group", "start", "seconds", "labels", "shard"
+            self._manifest, self._left_out = table(MANIFEST, *of_clips), table(SKIPPED, "source", "start", "reason")
+            self._stack = stack.pop_all()
+        return self
 
     def _add_text(self, column: str, text: str) -> None:
         """Strings of any length: one block of bytes, and the ends of each."""
@@ -209,22 +215,15 @@ class IndexWriter:
         assert clip.split is not None
         assert clip.seconds is not None
         self.width = len(stored.members)
-        for name, row in (
-            ("members", stored.members),
-            ("shard", self._numbers[stored.shard]),
-            ("split", SPLITS.index(clip.split)),
-            ("times", (clip.start, clip.seconds)),
-            ("statistics", stored.statistics),
-        ):
+        times = clip.start, clip.seconds
+        shard, split = self._numbers[stored.shard], SPLITS.index(clip.split)
+        for name, row in zip(NUMBERS, (stored.members, shard, split, times, stored.statistics), strict=True):
             self._columns[name].add(row)
         texts = (clip.id, clip.source, str(clip.path), clip.group, json.dumps(clip.labels))
         for name, text in zip(TEXTS, texts, strict=False):
             self._add_text(name, text)
-        times = f"{clip.start:.6f}", f"{clip.seconds:.6f}"
-        labels = ";".join(clip.labels)
-        self._manifest.writerow(
-            (clip.id, clip.source, str(clip.path), clip.split, clip.group, *times, labels, stored.shard)
-        )
+        facts = (*texts[:3], clip.split, clip.group, *(f"{t:.6f}" for t in times), ";".join(clip.labels), stored.shard)
+        self._manifest.writerow(map(cell, facts))
         self.splits[clip.split] += 1
         self.labels.update(clip.labels)
         self.sources += clip.source != self._source
@@ -232,60 +231,125 @@ class IndexWriter:
 
     def skip(self, source: str, start: str, reason: str) -> None:
         """A source (`start` empty) or a stretch of one that was left out."""
-        self._left_out.writerow((source, start, reason))
+        self._left_out.writerow((cell(source), start, cell(reason)))
         self.skipped += not start
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        shapes = {"members": (self.width, 3), "times": (2,), "statistics": (3,)}
-        for name, column in self._columns.items():
-            column.close(shapes.get(name, ()))
-        for column in (c for pair in self._texts.values() for c in pair):
-            column.close()
-        for _, file in self._drafts.values():
-            file.close()
-        if kind is None:
-            shutil.rmtree(self.folder / INDEX, ignore_errors=True)
-            self.draft.replace(self.folder / INDEX)
-            for name, (draft, _) in self._drafts.items():
-                draft.replace(self.folder / name)
+    def __exit__(self, *error: Any) -> None:
+        with ExitStack() as stack:
+            stack.push(self._stack)  # a header that cannot be written puts nothing in place, either
+            if error[0] is not None:
+                self._stack.pop_all().__exit__(*error)
+                return
+            shapes = {"members": (self.width, 3), "times": (2,), "statistics": (3,)}
+            for name, column in self._columns.items():
+                column.finish(shapes.get(name, ()))
+            for column in (c for pair in self._texts.values() for c in pair):
+                column.finish()
+
+
+def read_sums(folder: Path) -> dict[str, str] | None:
+    """SHA-256 of the files of a prepared folder by their name in it; None if it was prepared before they were kept."""
+    try:
+        lines = (folder / SUMS).read_bytes().decode("ascii").split("\n")
+        found = {name: digest for digest, name in (line.split("  ") for line in lines[:-1])}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder / SUMS} is damaged ({error}); prepare the folder again") from error
+    if META not in found or lines[-1]:
+        raise DataError(f"{folder / SUMS} is damaged: it ends early or lacks {META}; prepare the folder again")
+    return found
+
+
+def damage(folder: Path, name: str, sums: Mapping[str, str] | None) -> str:
+    """What is wrong with a file of a prepared folder, in one line; nothing if it is the one that was written."""
+    if sums is None:
+        return ""
+    try:
+        if not stat.S_ISREG((folder / name).lstat().st_mode):
+            reason = "it is not a regular file"
+        elif sha256(folder / name) == sums.get(name):
+            return ""
+        else:
+            reason = "its bytes are not those that were written"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    return f"{folder / name} is damaged: {reason}; prepare the folder again"
+
+
+def verify_prepared(folder: Path, progress: Callable[[str], None] = lambda line: None) -> list[str]:
+    """Compares every file of a prepared folder with its recorded SHA-256: one line per problem, none if it is whole."""
+    try:
+        meta, sums = read_meta(folder), read_sums(folder)
+    except DataError as error:
+        return [str(error)]
+    if sums is None:
+        return [f"{folder} has no checksums: it was prepared by an earlier version; prepare it again to have them"]
+    progressing = Progress(len(sums), progress, "files verified")
+    problems = []
+    for done, name in enumerate(sorted(sums), start=1):
+        if not SUMMED_NAME.fullmatch(name):
+            problems.append(f"{folder / SUMS}: {name!r} is no file of a prepared folder; use another folder")
+        elif wrong := damage(folder, name, sums):
+            problems.append(wrong)
+        progressing.update(done)
+    shards = sum(name.startswith(f"{SHARDS}/") for name in sums)
+    if shards != meta.get("shards"):
+        problems.append(f"{folder / SUMS} names {shards} of {meta.get('shards')} shards; prepare the folder again")
+    return problems
 
 
 def read_skipped(folder: Path) -> Iterator[tuple[str, str, str]]:
     """Source, start (empty: the whole file) and reason of everything that was left out."""
+    if wrong := damage(folder, SKIPPED, read_sums(folder)):
+        raise DataError(wrong)
     with (folder / SKIPPED).open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            yield row["source"], row["start"], row["reason"]
+            yield uncelled(row["source"]), row["start"], uncelled(row["reason"])
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
     """What meta.json says; its presence means that the folder is complete."""
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        meta = json.loads((folder / META).read_bytes())
+        if not isinstance(meta, dict) or meta.get("format") != VERSION:
+            raise DataError(f"{folder} was prepared in another format; prepare it again with this version")
+        if not set(meta["modalities"]) <= {"audio", "video"} or not all(n >= 0 for n in meta["splits"].values()):
+            raise ValueError("it names other modalities than audio and video, or splits without a number")
+        if not 0 <= int(meta["frames"]) <= 1000 or not 0 < int(meta["sample_rate"]) < 1 << 31:
+            raise ValueError(f"{meta['frames']} frames and {meta['sample_rate']} samples a second make no sense")
+        if not all(x is None or math.isfinite(x) for x in map(meta["spectrogram"].get, ("mean", "std"))):
+            raise ValueError("its spectrogram statistics are not numbers")
     except FileNotFoundError:
         raise DataError(f"{folder} holds no finished data (no {META}); run `equiav prepare` again to finish") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder / META} cannot be read: {error}") from error
-    if not isinstance(meta, dict) or meta.get("format") != VERSION:
-        raise DataError(f"{folder} was prepared in another format; prepare it again with this version")
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+        raise DataError(f"{folder / META} cannot be read: {error!r}") from error
+    if meta.get("checksums") and not (folder / SUMS).exists():
+        raise DataError(f"{folder / SUMS} is missing; prepare the folder again")
+    if wrong := damage(folder, META, read_sums(folder)):
+        raise DataError(wrong)
     return meta
 
 
 class PreparedIndex:
     """The columns of a prepared folder; nothing is read before it is asked for, nothing is ever unpickled.
 
-    A folder may come from elsewhere: its shards must be regular files in it, with plain names.
+    A folder may come from elsewhere: its shards must be regular files in it, with plain names. Its columns are compared
+    with their checksums first, unless `verify` says that this has just been done.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, verify: bool = True) -> None:
         self.folder = folder
+        sums = read_sums(folder) if verify else None
         try:
-            self.members, self.shard, self.split, self.times, self.statistics = (self._load(name) for name in NUMBERS)
-            self.texts = {name: (self._load(name), self._load(f"{name}_ends")) for name in TEXTS}
+            self.members, self.shard, self.split, self.times, self.statistics = (self._load(n, sums) for n in NUMBERS)
+            self.texts = {name: (self._load(name, sums), self._load(f"{name}_ends", sums)) for name in TEXTS}
             self.shards = [self.text("shards", i) for i in range(len(self.texts["shards"][1]) - 1)]
             if len(self.shard) and not 0 <= self.shard.min() <= self.shard.max() < len(self.shards):
                 raise ValueError("a clip lies in a shard that has no name")
-        except (OSError, ValueError) as error:
-            raise DataError(f"{folder / INDEX} is damaged ({error}); prepare the folder again") from error
+        except (OSError, ValueError, SyntaxError, EOFError, TypeError, ArithmeticError, MemoryError) as error:
+            reason = str(error).partition("\n")[0]  # what the headers of arrays are parsed with tells more lines
+            raise DataError(f"{folder / INDEX} is damaged ({reason}); prepare the folder again") from error
         for name in self.shards:
             path = folder / SHARDS / name
             if not SHARD_NAME.fullmatch(name):
@@ -293,8 +357,12 @@ class PreparedIndex:
             if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
                 raise DataError(f"{path}: a shard must be a regular file, not a link, pipe or device")
 
-    def _load(self, name: str) -> NDArray[Any]:
+    def _load(self, name: str, sums: Mapping[str, str] | None) -> NDArray[Any]:
         path = self.folder / INDEX / f"{name}.npy"
+        if wrong := damage(self.folder, f"{INDEX}/{name}.npy", sums):
+            raise DataError(wrong)
+        if not path.is_file():
+            raise ValueError(f"no file {path.name}")
         # A file of no clips is too short to be mapped.
         empty = path.stat().st_size <= NPY_HEADER
         array: NDArray[Any] = np.load(path, mmap_mode=None if empty else "r", allow_pickle=False)
@@ -311,6 +379,12 @@ class PreparedIndex:
     def labels(self, row: int) -> tuple[str, ...]:
         """The labels of a clip."""
         return tuple(json.loads(self.text("labels", row)))
+
+    def holds(self, modality: Modality) -> NDArray[np.bool_]:
+        """Which clips have audio, or frames: of a folder prepared with `partial`, not all have both."""
+        member = 0 if modality == AUDIO else 1
+        # Clips of audio alone have two members, audio and description.
+        return self.members[:, member, 1] > 0 if member < self.members.shape[1] - 1 else np.zeros(len(self), np.bool_)
 
     def clip(self, row: int) -> Clip:
         """What the index says about a clip: all but its fold and its boxes."""
@@ -338,38 +412,48 @@ class ShardDataset(Dataset):
     """The clips of one split of a prepared folder (None: of all), by number; safe to share with worker processes.
 
     Frames are stored whole and given as squares of `size` pixels: scaled so that the short side fits, then the
-    middle. Damage is an error that names the shard and the clip.
+    middle. `modalities` are those that every clip must have and that its samples hold; without it all clips are there,
+    with what they have: of a folder prepared with `partial`, some lack one. Damage is an error that names the shard
+    and the clip: each member is compared with its CRC-32 when it is read.
     """
 
-    def __init__(self, folder: Path, split: Split | None, *, size: int = 224) -> None:
-        self.folder, self.split, self.size = folder, split, size
+    def __init__(
+        self,
+        folder: Path,
+        split: Split | None,
+        *,
+        size: int = 224,
+        modalities: Sequence[Modality] | None = None,
+        verify: bool = True,
+    ) -> None:
+        self.folder, self.split, self.size, self._required = folder, split, size, modalities
         self.meta = read_meta(folder)
-        self.index = PreparedIndex(folder)
-        wanted = SPLITS if split is None else (split,)
-        self.rows = np.flatnonzero(np.isin(self.index.split, [SPLITS.index(s) for s in wanted]))
+        self.index = PreparedIndex(folder, verify=verify)
+        prepared = tuple(VISUAL if name == "video" else AUDIO for name in self.meta["modalities"])
+        self.modalities = prepared if modalities is None else tuple(modalities)
+        self.frames = int(self.meta["frames"]) if VISUAL in self.modalities else 0
+        chosen = np.isin(self.index.split, [SPLITS.index(s) for s in (SPLITS if split is None else (split,))])
+        if not chosen.any():
+            raise DataError(f"{folder} holds no clips for {split or 'any use'}; its splits are {self.meta['splits']}")
+        if modalities is not None or self.meta.get("partial"):
+            complete = np.logical_and.reduce([self.index.holds(m) for m in self.modalities])
+            self.one_to_one = bool(complete[chosen].all())
+            if modalities is not None:
+                chosen &= complete
+                self.one_to_one = True
+        if not chosen.any():
+            raise DataError(f"{folder}: no clip for {split or 'any use'} has {' and '.join(self.modalities)}")
+        self.rows = np.flatnonzero(chosen)
         self._files: OrderedDict[int, int] = OrderedDict()
-        if not len(self.rows):
-            raise DataError(
-                f"{folder} holds no clips for {split or 'any use'}; its splits are {self.meta.get('splits')}"
-            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the index and opens the shards by itself.
-        return (_reopened, (self.folder, self.split, self.size))
+        given = {"size": self.size, "modalities": self._required, "verify": False}
+        return (partial(ShardDataset, **given), (self.folder, self.split))
 
     def __del__(self) -> None:
         for descriptor in getattr(self, "_files", {}).values():
             os.close(descriptor)
-
-    @property
-    def modalities(self) -> tuple[Modality, ...]:  # type: ignore[override]
-        """What was prepared: audio, visual or both."""
-        return tuple("visual" if name == "video" else str(name) for name in self.meta["modalities"])
-
-    @property
-    def frames(self) -> int:  # type: ignore[override]
-        """Frames per clip; none where only audio was prepared."""
-        return int(self.meta["frames"]) if "visual" in self.modalities else 0
 
     @property
     def sample_rate(self) -> int:
@@ -434,9 +518,23 @@ class ShardDataset(Dataset):
         """All frames of a clip, square."""
         return torch.stack([self.frame(index, k) for k in range(self.frames)])
 
+    def has(self, index: int) -> tuple[Modality, ...]:
+        """Which modalities of the dataset the clip has."""
+        if self.one_to_one:
+            return self.modalities
+        sizes = self.index.members[self._row(index), :2, 1]
+        return tuple(m for m in self.modalities if sizes[0 if m == AUDIO else 1])
+
+    def sides(self) -> Mapping[Modality, Dataset]:
+        """The dataset itself; where clips lack a modality, for each modality those that have it."""
+        if self.one_to_one:
+            return super().sides()
+        again = partial(ShardDataset, self.folder, self.split, size=self.size, verify=False)
+        return {m: again(modalities=(m,)) for m in self.modalities}
+
     def sample(self, index: int, frame: int) -> Sample:
-        """The clip's audio and its frame number `frame`; only that frame is decoded."""
-        return self.part(index, frame, self.modalities)
+        """The clip's audio and its frame number `frame`, or what it has of them; only that frame is decoded."""
+        return self.part(index, frame, self.has(index))
 
     def part(self, index: int, frame: int, modalities: Sequence[Modality]) -> Sample:
         """Only what is wanted is decoded."""
@@ -460,10 +558,11 @@ class ShardDataset(Dataset):
         row = self._row(index)
         offset, size, checksum = (int(x) for x in self.index.members[row, member])
         if not size:
-            raise DataError(f"{self.folder}: clips hold only {' and '.join(self.meta['modalities'])}")
+            held = [m for m in (AUDIO, VISUAL) if self.index.holds(m)[row]]
+            raise DataError(f"{self.folder}: clip {self.name(index)} holds only {' and '.join(held)}")
         try:
             content = os.pread(self._file(int(self.index.shard[row])), size, offset)
-        except OSError as error:
+        except (OSError, OverflowError, MemoryError) as error:
             raise self._damaged(index, str(error)) from error
         if len(content) != size or zlib.crc32(content) != checksum:
             raise self._damaged(index, "its bytes are not those that were written")
@@ -482,7 +581,3 @@ class ShardDataset(Dataset):
     def _damaged(self, index: int, reason: str) -> DataError:
         shard = self.folder / SHARDS / self.index.shards[int(self.index.shard[self._row(index)])]
         return DataError(f"{shard}: clip {self.name(index)} is damaged: {reason}; prepare the folder again")
-
-
-def _reopened(folder: Path, split: Split | None, size: int) -> ShardDataset:
-    return ShardDataset(folder, split, size=size)

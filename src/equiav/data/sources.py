@@ -7,7 +7,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ _MEDIA = """
 .wtv .wv .y4m
 """
 SUFFIXES = frozenset(_MEDIA.split())
+IMAGE_SUFFIXES = frozenset({".bmp", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 COLUMNS = frozenset({"path", "name", "label", "labels", "split", "group", "start", "seconds", "fold", "boxes"})
 VALIDATION_SHARE = 0.1
+MOST_SECONDS, MOST_FOLDS = 1e6, 10**6  # larger numbers in a list are mistakes
 
 
 def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> list[Clip]:
@@ -64,16 +66,21 @@ def split_of(group: str, share: float = VALIDATION_SHARE) -> Split:
     return "validation" if zlib.crc32(group.encode()) / 2**32 < share else "train"
 
 
+def _text(written: object) -> str:
+    """Text as it can be stored: file names and JSON may hold what is no text in any encoding, written with escapes."""
+    return str(written).encode("utf-8", "backslashreplace").decode()
+
+
 def _of_file(name: str, path: Path) -> Clip:
-    # File names need not be text; what is not is written with escapes.
     text = os.fsencode(name).decode("utf-8", "backslashreplace")
     return Clip(id=text, source=text, path=path)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+    suffix = path.suffix.lower()
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            if path.suffix.lower() == ".csv":
+            if suffix == ".csv":
                 table = csv.DictReader(file, strict=True)
                 if "path" not in (table.fieldnames or ()):
                     raise DataError(f"{path} has no column called path; it has {', '.join(table.fieldnames or ())}")
@@ -81,46 +88,52 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                     yield table.line_num, {k: v for k, v in row.items() if k and v}
                 return
             for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                yield number, json.loads(line) if path.suffix.lower() == ".jsonl" else {"path": line.rstrip("\r\n")}
-    except (OSError, ValueError, csv.Error) as error:
+                if line.strip():
+                    yield number, json.loads(line) if suffix == ".jsonl" else {"path": line.rstrip("\r\n")}
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a list of media: {error}") from error
 
 
-def _of_row(row: Mapping[str, Any], path: Path, number: int) -> Clip:
+def _of_row(row: Any, path: Path, number: int) -> Clip:
     """One line of a list; what is wrong is said with its number."""
     try:
+        if not isinstance(row, dict):
+            raise ValueError('a line is a record such as {"path": "video.mp4"}')
         written = row["path"]
         split = row.get("split") or None
         if not isinstance(written, str) or not written:
             raise ValueError("path must be text")
+        if "\0" in written:
+            raise ValueError("no path holds the character NUL")
         if split is not None and split not in SPLITS:
             raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
         start, seconds = float(row.get("start") or 0), row.get("seconds")
         seconds = None if seconds in (None, "") else float(seconds)
-        if not (start >= 0 and math.isfinite(start)) or not (seconds is None or 0 < seconds <= 3600):
-            raise ValueError("start must be at least 0, seconds more than 0 and at most 3600")
-        name = str(row.get("name") or (f"{written}@{start:g}" if start or seconds is not None else written))
+        if not 0 <= start <= MOST_SECONDS or not (seconds is None or 0 < seconds <= 3600):
+            raise ValueError("start must be 0 to a million, seconds more than 0 and at most 3600")
+        fold = int(row["fold"]) if row.get("fold") not in (None, "") else None
+        if fold is not None and abs(fold) > MOST_FOLDS:
+            raise ValueError(f"fold must be at most {MOST_FOLDS}")
+        name = row.get("name") or (f"{written}@{start:g}" if start or seconds is not None else written)
         labels = row.get("labels") or row.get("label") or ()
         parts = labels.split(";") if isinstance(labels, str) else [str(label) for label in labels]
         boxes = row.get("boxes") or []
+        corners = [[float(x) for x in box] for box in (json.loads(boxes) if isinstance(boxes, str) else boxes)]
+        if not all(math.isfinite(x) for box in corners for x in box):
+            raise ValueError("boxes must be numbers")
         return Clip(
-            id=name,
-            source=name,
+            id=_text(name),
+            source=_text(name),
             path=path.parent / written,
             start=start,
             seconds=seconds,
-            labels=tuple(part.strip() for part in parts if part.strip()),
+            labels=tuple(_text(part.strip()) for part in parts if part.strip()),
             split=split,
-            group=str(row.get("group") or written),  # stretches of one file belong together
-            fold=int(row["fold"]) if row.get("fold") not in (None, "") else None,
-            boxes=tuple(
-                (float(a), float(b), float(c), float(d))
-                for a, b, c, d in (json.loads(boxes) if isinstance(boxes, str) else boxes)
-            ),
+            group=_text(row.get("group") or written),  # stretches of one file belong together
+            fold=fold,
+            boxes=tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in corners),
             metadata={key: value for key, value in row.items() if key not in COLUMNS},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise DataError(f"{path}, line {number}: {what}") from error

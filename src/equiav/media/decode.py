@@ -182,11 +182,12 @@ def usable_span(
     seconds: float | None = None,
     audio: bool = True,
     video: bool = True,
+    least: float = LEAST_SECONDS,
 ) -> Span:
-    """Their common span within `seconds` from `start` (None: to the end); one of less than 0.5 s is refused."""
+    """Their common span within `seconds` from `start` (None: to the end); one of less than `least` s is refused."""
     begin, end = common_span(info, audio=audio, video=video)
     begin, end = max(begin, start), end if seconds is None else min(end, start + seconds)
-    if end - begin < LEAST_SECONDS:
+    if end - begin < least:
         what = "sound and picture overlap for" if audio and video else "lasts"
         raise MediaError(path, f"{what} only {max(0.0, end - begin):.2f} s")
     return begin, end
@@ -202,18 +203,23 @@ def read_clips(
     short_side: int | None = None,
     audio: bool = True,
     video: bool = True,
+    first_channel: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[Excerpt]:
     """The clips of a file in order, each as soon as it is complete: one pass, memory for about one clip.
 
-    `cuts` start one after another and may overlap. Audio is 16-bit, so that storing it as FLAC loses nothing.
+    `cuts` start one after another and may overlap. Audio is 16-bit, so that storing it as FLAC loses nothing; it is the
+    mean of its channels, or the first of them.
     """
     limits = limits or Limits()
     watch = Watch(path, limits.wall)
     heard = seen = None
     try:
         if audio and info.audio is not None:
-            heard = AudioReader(path, info.streams[0], zero=info.zero, rate=sample_rate, limits=limits, watch=watch)
+            heard = AudioReader(
+                path, info.streams[0], zero=info.zero, rate=sample_rate, limits=limits, watch=watch,
+                first_channel=first_channel,
+            )  # fmt: skip
         if video and info.video is not None and frames:
             seen = VideoReader(path, info.streams[1], zero=info.zero, short_side=short_side, limits=limits, watch=watch)
             if cuts and cuts[0].start > SEEK_SECONDS:

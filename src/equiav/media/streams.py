@@ -22,7 +22,10 @@ FALLBACK_FPS = 25.0
 
 
 class AudioReader:
-    """Mono 16-bit audio of one stream, read forwards by position; what the file leaves out is silence."""
+    """Mono 16-bit audio of one stream, read forwards by position; what the file leaves out is silence.
+
+    Of several channels it is the mean, or the first.
+    """
 
     def __init__(
         self,
@@ -34,8 +37,9 @@ class AudioReader:
         limits: Limits,
         watch: Watch,
         content: bytes | None = None,
+        first_channel: bool = False,
     ) -> None:
-        self.path, self.zero, self.rate = path, zero, rate
+        self.path, self.zero, self.rate, self.first_channel = path, zero, rate, first_channel
         self.container = open_container(path, limits, content)
         self.frames = decoded(self.container, self.container.streams[index], limits, watch)
         self.chunks: deque[tuple[int, NDArray[np.int16]]] = deque()
@@ -104,15 +108,17 @@ class AudioReader:
     def _resample(self, frame: Any) -> list[Any]:
         frame.pts = None  # the resampler would fill or squeeze by time stamps of its own
         if self.resampler is None:
-            self.resampler = av.AudioResampler(format="s16", layout="mono", rate=self.rate)
+            # All channels are resampled, and the first is then taken, where it is wanted.
+            target = ("s16p", frame.layout) if self.first_channel else ("s16", "mono")
+            self.resampler = av.AudioResampler(*target, rate=self.rate)
             try:
                 return list(self.resampler.resample(frame))
             except BROKEN:
-                # Layouts without a rule of mixing: the plain mean of the channels.
+                # Layouts without a rule of mixing: the plain mean of the channels, or the first.
                 self.resampler = av.AudioResampler(format="s16", layout="mono", rate=self.rate)
                 self.average = True
         if self.average:
-            frame = _mean_of_channels(frame)
+            frame = _mixed(frame, first_channel=self.first_channel)
         return list(self.resampler.resample(frame))
 
     def _flush(self) -> None:
@@ -123,19 +129,19 @@ class AudioReader:
 
     def _store(self, resampled: Iterable[Any]) -> None:
         for frame in resampled:
-            chunk = frame.to_ndarray().reshape(-1)
+            chunk = frame.to_ndarray()[0]
             self.chunks.append((self.end, chunk))
             self.end += len(chunk)
 
 
-def _mean_of_channels(frame: Any) -> Any:
+def _mixed(frame: Any, *, first_channel: bool) -> Any:
     channels = frame.to_ndarray()
     if not frame.format.is_planar:
         channels = channels.reshape(-1, frame.layout.nb_channels).T
     if channels.dtype.kind in "iu":
         info = np.iinfo(channels.dtype)
         channels = (channels.astype(np.float64) - (info.max + 1) / 2 * (channels.dtype.kind == "u")) / info.max
-    mean = channels.mean(axis=0, dtype=np.float64).astype(np.float32)
+    mean = channels[: 1 if first_channel else None].mean(axis=0, dtype=np.float64).astype(np.float32)
     mixed = av.AudioFrame.from_ndarray(np.ascontiguousarray(mean[None]), format="flt", layout="mono")
     mixed.sample_rate = frame.sample_rate
     return mixed

@@ -266,7 +266,7 @@ def _prepared(path: Path, place: Path, report: Report) -> Path:
         try:
             found = read_published("esc50", path)
             report(found.line())
-            prepare(found.clips, place, workers=os.cpu_count() or 1, need=("audio",), progress=report)
+            prepare(found.clips, place, workers=os.cpu_count() or 1, need=("audio",), published=True, progress=report)
         except EquiAVError as error:
             failure = error
     if broadcast_flag(failure is not None):

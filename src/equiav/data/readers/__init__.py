@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from equiav.data.readers.audio import read_esc50, read_fsd50k, read_speech_commands
-from equiav.data.readers.files import Coverage, Vocabulary, read_entries, read_vocabulary
+from equiav.data.readers.audio import (
+    WORDS_30,
+    WORDS_35,
+    read_esc50,
+    read_fsd50k,
+    read_speech_commands,
+    read_superb_commands,
+)
+from equiav.data.readers.files import Coverage, Tree, Vocabulary, read_entries, read_vocabulary
 from equiav.data.readers.video import (
     read_audioset,
     read_hmdb51,
@@ -32,22 +41,28 @@ __all__ = [
     "select",
 ]
 
-# By name, what a clip needs: "audio" or "video" for datasets published without the other, or judged without it.
-PUBLISHED = {
-    "audioset-2m": "both",
-    "audioset-20k": "both",
-    "audioset-eval": "both",
-    "vggsound": "both",
-    "vggss": "both",
-    "msrvtt": "both",
-    "msrvtt-1ka": "both",
-    "esc50": "audio",
-    "speech-commands": "audio",
-    "fsd50k": "audio",
-    "ucf101": "video",
-    "hmdb51": "video",
-    "kinetics400": "video",
+# By name, what a clip needs ("audio" or "video" for datasets published without the other, or judged without it), and
+# the reader of the dataset.
+_READERS: dict[str, tuple[str, Callable[..., Coverage]]] = {
+    "audioset-2m": ("both", partial(read_audioset, lists=("balanced_train", "unbalanced_train"), split="train")),
+    "audioset-20k": ("both", partial(read_audioset, lists=("balanced_train",), split="train")),
+    "audioset-eval": ("both", partial(read_audioset, lists=("eval",), split="test")),
+    "vggsound": ("both", read_vggsound),
+    "vggss": ("both", read_vggss),
+    "msrvtt": ("both", read_msrvtt),
+    "msrvtt-1ka": ("both", read_msrvtt_1ka),
+    "esc50": ("audio", read_esc50),
+    "speech-commands": ("audio", read_superb_commands),
+    "speech-commands-12": ("audio", read_superb_commands),
+    "speech-commands-30": ("audio", partial(read_speech_commands, words=WORDS_30)),
+    "speech-commands-35": ("audio", partial(read_speech_commands, words=WORDS_35)),
+    "fsd50k": ("audio", read_fsd50k),
+    "ucf101": ("video", read_ucf101),
+    "hmdb51": ("video", read_hmdb51),
+    "kinetics400": ("video", read_kinetics400),
 }
+PUBLISHED = {name: need for name, (need, _) in _READERS.items()}
+SPLIT_COUNTS = {"ucf101": 3, "hmdb51": 3, "esc50": 5}  # of datasets published with several splits or folds
 
 # What may stand between a clip's name and the number `prepare` or a downloader puts behind it.
 SEPARATORS = "_-./#@"
@@ -59,38 +74,17 @@ def read_published(name: str, root: Path, *, split: int = 1) -> Coverage:
     `split` is for datasets published with several: 1-3 of UCF101 and HMDB51, and the test fold, 1-5, of ESC-50.
     Missing clips are counted; only a missing label file, or nothing found at all, is an error.
     """
-    splits = {"ucf101": 3, "hmdb51": 3, "esc50": 5}.get(name, 1)
-    if name in PUBLISHED and not 1 <= split <= splits:
+    if name not in _READERS:
+        raise DataError(f"no reader for {name!r}; known datasets: {', '.join(PUBLISHED)}")
+    splits = SPLIT_COUNTS.get(name, 1)
+    if not 1 <= split <= splits:
         raise DataError(f"{name} has {splits} split{'s' if splits > 1 else ''}; there is no split {split}")
-    match name:
-        case "audioset-2m":
-            return read_audioset(root, lists=("balanced_train", "unbalanced_train"), split="train")
-        case "audioset-20k":
-            return read_audioset(root, lists=("balanced_train",), split="train")
-        case "audioset-eval":
-            return read_audioset(root, lists=("eval",), split="test")
-        case "vggsound":
-            return read_vggsound(root)
-        case "vggss":
-            return read_vggss(root)
-        case "msrvtt":
-            return read_msrvtt(root)
-        case "msrvtt-1ka":
-            return read_msrvtt_1ka(root)
-        case "esc50":
-            return read_esc50(root, fold=split)
-        case "speech-commands":
-            return read_speech_commands(root)
-        case "fsd50k":
-            return read_fsd50k(root)
-        case "ucf101":
-            return read_ucf101(root, split=split)
-        case "hmdb51":
-            return read_hmdb51(root, split=split)
-        case "kinetics400":
-            return read_kinetics400(root)
-        case _:
-            raise DataError(f"no reader for {name!r}; known datasets: {', '.join(PUBLISHED)}")
+    chosen = {"split": split} if splits > 1 else {}
+    try:
+        return _READERS[name][1](Tree(root), **chosen)
+    except (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError, csv.Error) as error:
+        # Label files come from elsewhere: whatever stands in them, the answer is one line.
+        raise DataError(f"{root}: its label files cannot be read as those of {name} ({error!r})") from error
 
 
 def read_retrieval_list(path: Path) -> list[str]:
@@ -123,11 +117,5 @@ def select(names: Sequence[str], ids: Iterable[str]) -> Selection:
             first.setdefault(name[:end], row)
     # Ids may hold separators themselves, so an exact name goes before any shorter reading.
     first.update({name: row for row, name in enumerate(names)})
-    rows: list[int] = []
-    missing: list[str] = []
-    for wanted in ids:
-        if wanted in first:
-            rows.append(first[wanted])
-        else:
-            missing.append(wanted)
-    return Selection(rows, missing)
+    wanted = list(ids)
+    return Selection([first[name] for name in wanted if name in first], [name for name in wanted if name not in first])

@@ -61,6 +61,7 @@ class Tree:
         self.root = root
         self._media: dict[str, str] = {}
         self._labels: dict[str, str] = {}
+        self._folders: dict[str, None] = {}
         # Few label files carry one name; the one nearest the root is meant.
         for folder, _, names in sorted(
             os.walk(root, followlinks=True), key=lambda step: (step[0].count(os.sep), step[0])
@@ -76,6 +77,7 @@ class Tree:
             self._labels.setdefault(name, path)
         if suffix not in MEDIA_SUFFIXES:
             return
+        self._folders.setdefault(folder)
         for key in (stem, f"{folder.rpartition(os.sep)[2]}/{stem}"):
             if key not in self._media or _rank(path) < _rank(self._media[key]):
                 self._media[key] = path
@@ -85,16 +87,20 @@ class Tree:
         found = (self._media[stem] for stem in stems if stem in self._media)
         return next((Path(path) for path in found), None)
 
-    def label_files(self, *patterns: str) -> list[Path]:
-        """The label files whose names fit any pattern, sorted by name."""
-        fitting = (name for name in sorted(self._labels) if any(fnmatchcase(name, p) for p in patterns))
+    def label_files(self, *patterns: str, expected: str = "") -> list[Path]:
+        """The label files whose names fit any pattern, sorted by name; none is an error if one is `expected`."""
+        fitting = [name for name in sorted(self._labels) if any(fnmatchcase(name, p) for p in patterns)]
+        if expected and not fitting:
+            raise DataError(f"{self.root}: no {Path(expected).name}; expected as {self.root / expected}")
         return [Path(self._labels[name]) for name in fitting]
+
+    def folders(self, name: str) -> list[Path]:
+        """The folders of this name that hold media."""
+        return [Path(folder) for folder in self._folders if folder.rpartition(os.sep)[2] == name]
 
     def label_file(self, name: str, *, folder: str = "") -> Path:
         """The label file of this name; `folder` says where its publishers put it."""
-        if name not in self._labels:
-            raise DataError(f"{self.root}: no {name}; expected as {self.root / folder / name}")
-        return Path(self._labels[name])
+        return self.label_files(name, expected=f"{folder}/{name}" if folder else name)[0]
 
 
 def _rank(path: str) -> int:
@@ -146,39 +152,42 @@ def read_vocabulary(path: Path) -> Vocabulary:
     return Vocabulary(tuple(line["mid"] for line in lines), tuple(line["display_name"] for line in lines))
 
 
+def read_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, with their ends."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        yield from file
+
+
 def read_table(path: Path, columns: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """The lines of a CSV file by the names in its header, which must hold `columns`."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = csv.DictReader(file, skipinitialspace=True)
-        if absent := [c for c in columns if c not in (lines.fieldnames or ())]:
-            raise DataError(f"{path}: its first line does not name the columns {', '.join(absent)}")
-        yield from lines
+    lines = csv.DictReader(read_lines(path), skipinitialspace=True)
+    if absent := [c for c in columns if c not in (lines.fieldnames or ())]:
+        raise DataError(f"{path}: its first line does not name the columns {', '.join(absent)}")
+    yield from lines
 
 
 def read_rows(path: Path, width: int) -> Iterator[list[str]]:
     """The lines of a CSV file without header, each with at least `width` columns; # starts a comment line."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        plain = (line for line in file if line.strip() and not line.startswith("#"))
-        for number, row in enumerate(csv.reader(plain, skipinitialspace=True), 1):
-            if len(row) < width:
-                raise DataError(f"{path}: entry {number} has {len(row)} columns where {width} are expected")
-            yield row
+    plain = (line for line in read_lines(path) if line.strip() and not line.startswith("#"))
+    for number, row in enumerate(csv.reader(plain, skipinitialspace=True), 1):
+        if len(row) < width:
+            raise DataError(f"{path}: entry {number} has {len(row)} columns where {width} are expected")
+        yield row
 
 
 def number(text: str | None, path: Path) -> int:
     """A whole number as label files write it: 30, or 30.000."""
     try:
-        value = float(text or "")
-    except ValueError as error:
+        return int(float(text or ""))
+    except (ValueError, OverflowError) as error:
         raise DataError(f"{path}: {text!r} stands where a number is expected") from error
-    return int(value)
 
 
 def read_entries(path: Path, key: str | None, required: tuple[str, ...]) -> list[dict[str, Any]]:
     """The list of records in a JSON file, at the top or under `key`, each with the `required` fields."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({error})") from error
     entries = content if key is None else content.get(key) if isinstance(content, dict) else None
     if not isinstance(entries, list) or not all(isinstance(e, dict) and all(r in e for r in required) for e in entries):

@@ -15,6 +15,7 @@ from equiav.data.readers.files import (
     listed,
     number,
     read_entries,
+    read_lines,
     read_rows,
     read_table,
     read_vocabulary,
@@ -53,12 +54,11 @@ def split_word(word: str, path: Path) -> Split:
     return SPLIT_WORDS[word]
 
 
-def read_audioset(root: Path, *, lists: Sequence[str], split: Split) -> Coverage:
+def read_audioset(tree: Tree, *, lists: Sequence[str], split: Split) -> Coverage:
     """AudioSet by its segment lists (`<list>_segments.csv`) and class_labels_indices.csv.
 
     A list has one segment of each video, so a clip is called by its video, and its file may be, too.
     """
-    tree = Tree(root)
     vocabulary = read_vocabulary(tree.label_file("class_labels_indices.csv"))
     paths = [tree.label_file(f"{name}_segments.csv") for name in lists]
     clips = (clip for path in paths for clip in _audioset_segments(path, vocabulary, split))
@@ -75,18 +75,15 @@ def _audioset_segments(path: Path, vocabulary: Vocabulary, split: Split) -> Iter
         yield listed(video, stems, labels=labels, split=split, group=video)
 
 
-def read_vggsound(root: Path) -> Coverage:
+def read_vggsound(tree: Tree) -> Coverage:
     """VGGSound by vggsound.csv (video, start, label, split), or by train.csv and test.csv (file, label)."""
-    tree = Tree(root)
     whole = tree.label_files("vggsound.csv")
     if whole:
         rows = [
             (v, number(s, whole[0]), label, split_word(w, whole[0])) for v, s, label, w, *_ in read_rows(whole[0], 4)
         ]
     else:
-        parts = tree.label_files("train.csv", "test.csv")
-        if not parts:
-            tree.label_file("vggsound.csv")
+        parts = tree.label_files("train.csv", "test.csv", expected="vggsound.csv")
         rows = [
             (*video_and_start(name, path), label, split_word(path.stem, path))
             for path in parts
@@ -107,12 +104,11 @@ def video_and_start(name: str, path: Path) -> tuple[str, int]:
     return video, int(start)
 
 
-def read_vggss(root: Path) -> Coverage:
+def read_vggss(tree: Tree) -> Coverage:
     """VGG-SS by vggss.json: a class and boxes for each of 5,158 test clips of VGGSound.
 
     Boxes are cut to the frame; some published ones are empty or overflowed and are left out, which is remarked on.
     """
-    tree = Tree(root)
     path = tree.label_file("vggss.json")
     entries = read_entries(path, None, ("file", "class", "bbox"))
     clips = [_vggss_clip(entry, path) for entry in entries]
@@ -134,13 +130,10 @@ def _vggss_clip(entry: dict[str, Any], path: Path) -> Listed:
     return listed(name, stems, labels=(entry["class"],), split="test", group=video, boxes=tuple(cut))
 
 
-def read_msrvtt(root: Path) -> Coverage:
+def read_msrvtt(tree: Tree) -> Coverage:
     """MSR-VTT by its *videodatainfo*.json (or MSRVTT_data.json); classes are named by category.txt if it is there."""
-    tree = Tree(root)
-    paths = tree.label_files("*videodatainfo*.json", "MSRVTT_data.json")
-    if not paths:
-        tree.label_file("train_val_videodatainfo.json")
-    categories = [line for path in tree.label_files("category.txt") for line in path.read_text().splitlines()]
+    paths = tree.label_files("*videodatainfo*.json", "MSRVTT_data.json", expected="train_val_videodatainfo.json")
+    categories = [line for path in tree.label_files("category.txt") for line in read_lines(path)]
     names = {number: name.strip() for name, number in (line.rsplit(maxsplit=1) for line in categories if line.strip())}
     clips = []
     for path in paths:
@@ -153,23 +146,21 @@ def read_msrvtt(root: Path) -> Coverage:
     return cover(tree, clips, sorted({label for clip, _ in clips for label in clip.labels}))
 
 
-def read_msrvtt_1ka(root: Path) -> Coverage:
+def read_msrvtt_1ka(tree: Tree) -> Coverage:
     """The 1,000 test videos of MSR-VTT's 1k-A split, by MSRVTT_JSFUSION_test.csv; they carry no classes."""
-    tree = Tree(root)
     rows = read_table(tree.label_file("MSRVTT_JSFUSION_test.csv"), ("video_id",))
     names = [row["video_id"] for row in rows]
     return cover(tree, (listed(n, (n,), labels=(), split="test", group=n) for n in names), ())
 
 
-def read_ucf101(root: Path, *, split: int) -> Coverage:
+def read_ucf101(tree: Tree, *, split: int) -> Coverage:
     """UCF101 by classInd.txt, trainlist0N.txt and testlist0N.txt; videos in folders named by class."""
-    tree = Tree(root)
     folder = "ucfTrainTestlist"
-    numbered = tree.label_file("classInd.txt", folder=folder).read_text().split()
+    numbered = "".join(read_lines(tree.label_file("classInd.txt", folder=folder))).split()
     clips = []
     for word in ("train", "test"):
         path = tree.label_file(f"{word}list0{split}.txt", folder=folder)
-        for line in path.read_text().splitlines():
+        for line in read_lines(path):
             if not line.strip():
                 continue
             file = PurePosixPath(line.split()[0])
@@ -182,17 +173,14 @@ def read_ucf101(root: Path, *, split: int) -> Coverage:
     return cover(tree, clips, numbered[1::2])
 
 
-def read_hmdb51(root: Path, *, split: int) -> Coverage:
+def read_hmdb51(tree: Tree, *, split: int) -> Coverage:
     """HMDB51 by <class>_test_splitN.txt (1 train, 2 test, 0 unused); videos in folders named by class."""
-    tree = Tree(root)
     ending = f"_test_split{split}.txt"
-    paths = tree.label_files(f"*{ending}")
-    if not paths:
-        tree.label_file(f"brush_hair{ending}", folder="testTrainMulti_7030_splits")
+    paths = tree.label_files(f"*{ending}", expected=f"testTrainMulti_7030_splits/brush_hair{ending}")
     clips = []
     for path in paths:
         label = path.name.removesuffix(ending)
-        for line in path.read_text().splitlines():
+        for line in read_lines(path):
             name, _, use = line.strip().rpartition(" ")
             if line.strip() and use not in ("0", "1", "2"):
                 raise DataError(f"{path}: {name} is marked {use}; known: 0, 1, 2")
@@ -205,15 +193,12 @@ def read_hmdb51(root: Path, *, split: int) -> Coverage:
     return cover(tree, clips, [path.name.removesuffix(ending) for path in paths])
 
 
-def read_kinetics400(root: Path) -> Coverage:
+def read_kinetics400(tree: Tree) -> Coverage:
     """Kinetics-400 by its annotation files (train.csv, validate.csv or val.csv, test.csv); files in any folders.
 
     Some releases of the test list hold no labels; those clips then have none.
     """
-    tree = Tree(root)
-    paths = tree.label_files("*train.csv", "*val.csv", "*validate.csv", "*test.csv")
-    if not paths:
-        tree.label_file("train.csv", folder="annotations")
+    paths = tree.label_files("*train.csv", "*val.csv", "*validate.csv", "*test.csv", expected="annotations/train.csv")
     clips = []
     for path in paths:
         for row in read_table(path, ("youtube_id", "time_start", "time_end", "split")):
