@@ -39,7 +39,7 @@ def index(
     if remove or remove_source:
         if out is not None:
             raise EquiAVError("--remove goes with the index alone: equiav index INDEX --remove ID")
-        return _remove(source, remove or [], remove_source or [])
+        return _remove(source, remove or [], remove_source or [], store)
     if out is None:
         raise EquiAVError("give what to index and the index's folder: equiav index my_videos/ library.index")
     opened, embedder = _opened(out, model, store, device)
@@ -56,12 +56,10 @@ def index(
 def _opened(out: Path, model: Path | None, store: str | None, device: str) -> Any:
     """The index, made if there is none, and the embedder that fills it."""
     from equiav.inference import Embedder, load_model
-    from equiav.search import INDEX, Index, settled_store
+    from equiav.search import INDEX, Index
 
     if (out / INDEX).exists():
-        opened = Index.open(out, progress=say)
-        if store is not None and settled_store(store) != opened.about["store"]:
-            raise EquiAVError(f"{out} keeps its vectors in {opened.about['store'] or 'its own folder'}, not in {store}")
+        opened = Index.open(out, store=store, progress=say)
         return opened, Embedder(load_model(_model(opened, model), device))
     if model is None:
         raise EquiAVError(f"{out} is a new index: give the model that makes its vectors (--model)")
@@ -76,10 +74,10 @@ def _model(opened: Any, model: Path | None) -> Path:
     return Path(place)
 
 
-def _remove(folder: Path, ids: list[str], sources: list[str]) -> None:
+def _remove(folder: Path, ids: list[str], sources: list[str], store: str | None) -> None:
     from equiav.search import Index
 
-    opened = Index.open(folder)
+    opened = Index.open(folder, store=store)
     count = opened.remove(ids, sources)
     print(f"{count} entries removed; {len(opened)} left in {folder}")
     opened.close()
@@ -103,6 +101,9 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Also write a page with thumbnails and players.")] = None,
     model: Annotated[Path | None, typer.Option(help="The checkpoint, if it is no longer where it was.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="The index's Milvus server: it gets MILVUS_TOKEN once you have named it.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
 ) -> None:
     """Find clips by a sound, a picture, a video or another clip.
@@ -116,7 +117,7 @@ def search(
     given = {"audio": audio, "image": image, "video": video}
     if sum(item is not None for item in (*given.values(), like)) != 1:
         raise EquiAVError("give one of --audio, --image, --video and --like")
-    opened = Index.open(folder)
+    opened = Index.open(folder, store=store)
     opened.sides(among)  # refused before a model is loaded
     if like is not None:
         query = opened.like(like)

@@ -19,7 +19,7 @@ from equiav.checkpoint import same_model
 from equiav.errors import DataError
 from equiav.inference import Embedder, LoadedModel, Picture, Sound, Video, joint
 from equiav.io import write_json, write_whole
-from equiav.search.milvus import MilvusStore, is_file
+from equiav.search.milvus import MilvusStore, is_file, same_store
 from equiav.search.records import SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
 from equiav.search.store import LocalStore
 from equiav.types import Clip
@@ -80,14 +80,17 @@ class Index:
             LocalStore.create(folder)
             kept = LocalStore(folder, model.width, progress=progress)
         else:
-            kept = MilvusStore(store, model.width, model.digest, create=sides)
+            kept = MilvusStore(store, model.width, model.digest, create=sides, named=True)
         write_json(folder / INDEX, about)
         return cls(folder, about, kept)
 
     @classmethod
-    def open(cls, folder: str | Path, *, progress: Progress = lambda line: None) -> Index:
-        """An index made before, also by an earlier version: its entries are then converted first."""
-        folder = Path(folder)
+    def open(cls, folder: str | Path, *, store: str | None = None, progress: Progress = lambda line: None) -> Index:
+        """An index made before, also by an earlier version: its entries are then converted first.
+
+        `store` names the place of its vectors again; a Milvus server gets MILVUS_TOKEN only once it was named.
+        """
+        folder, store = Path(folder), settled_store(store)
         try:
             about = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
@@ -96,9 +99,12 @@ class Index:
             raise DataError(f"{folder / INDEX} cannot be read: {error}") from error
         if not isinstance(about, dict) or about.get("format") not in (1, FORMAT):
             raise DataError(f"{folder} is an index of another format; make it again with this version")
+        if store is not None and not same_store(store, about["store"]):
+            raise DataError(f"{folder} keeps its vectors in {about['store'] or 'its own folder'}, not in {store}")
         if about["store"] is None:
             return cls(folder, about, LocalStore(folder, about["width"], progress=progress))
-        return cls(folder, about, MilvusStore(about["store"], about["width"], about["digest"]))
+        address, named = store or about["store"], store is not None
+        return cls(folder, about, MilvusStore(address, about["width"], about["digest"], named=named))
 
     def __len__(self) -> int:
         return len(self.store)
