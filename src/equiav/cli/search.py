@@ -112,22 +112,25 @@ def search(
     compared with both, and an entry counts by the better of its two.
     """
     from equiav.inference import Embedder, load_model
+    from equiav.media import Workers
     from equiav.search import Index, as_table, ask, to_json, write_results
 
     given = {"audio": audio, "image": image, "video": video}
     if sum(item is not None for item in (*given.values(), like)) != 1:
         raise EquiAVError("give one of --audio, --image, --video and --like")
+    workers = Workers()  # nobody vouches for the file that is asked with
     opened = Index.open(folder, store=store)
     opened.sides(among)  # refused before a model is loaded
     if like is not None:
         query = opened.like(like)
     else:
-        query = ask(Embedder(load_model(_model(opened, model), device)), start=start, **given)
+        loaded = load_model(_model(opened, model), device)
+        query = ask(Embedder(loaded, workers=workers), start=start, **given)
     hits = opened.search(query, k=k, among=among, filters=filters or ())
     opened.close()
     print(to_json(hits) if as_json else as_table(hits))
     if html is not None:
         kind, path = next(((kind, path) for kind, path in given.items() if path is not None), ("like", None))
         title = f"Nearest to {like if path is None else path.name}"
-        write_results(hits, html, title=title, query=path, kind=kind, start=start)
+        write_results(hits, html, title=title, query=path, kind=kind, start=start, workers=workers)
         print(f"Look at {html}", file=sys.stderr)

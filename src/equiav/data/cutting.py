@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from equiav.data.shards import StoredClip, flac, jpeg, pack
 from equiav.data.sources import split_of
-from equiav.data.workers import tick
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.media import (
     CLIP_SECONDS,
@@ -32,6 +31,7 @@ from equiav.media import (
     cuts,
     open_media,
     read_clips,
+    tick,
     usable_span,
 )
 from equiav.types import Clip, Split
