@@ -96,7 +96,7 @@ def check(folder, known):
             same = store.search(vector, side, 1000, parse_filters([f"start={entry.clip.start}", f"id={id}"]))
             assert [clip.id for clip, _ in same] == [id]
     for side in ("audio", "visual"):
-        cats = store.search(np.eye(WIDTH, dtype=np.float32)[0], side, 1000, parse_filters(["label=cat"]))
+        cats = store.search(np.eye(WIDTH, dtype=np.float32)[0], side, 100_000, parse_filters(["label=cat"]))
         held = {id for id, e in known.items() if "cat" in e.clip.labels and side in e.vectors}
         assert {clip.id for clip, _ in cats} == held
     return store

@@ -25,28 +25,41 @@ def index(
     listed: Annotated[
         Path | None, typer.Option("--list", help="The table given to `prepare`: its columns become filters.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that decode; one per core without it.")] = None,
     remove: Annotated[list[str] | None, typer.Option(help="An entry to remove, by id.")] = None,
     remove_source: Annotated[list[str] | None, typer.Option(help="A file to remove, by name; * allowed.")] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove entries whose files are gone.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
 ) -> None:
-    """Make clips, videos, sounds and pictures searchable; run again, it adds only what is new.
+    """Make clips, videos, sounds and pictures searchable; run again, it adds what is new and what has changed.
 
     `equiav index my_videos/ library.index --model runs/mine`, then `equiav search library.index --audio bark.wav`.
     Files that cannot be read are listed in skipped.csv. `equiav index library.index --remove-source 'old/*'` removes.
     """
-    from equiav.search import index_folder
+    from equiav.search import Index, index_folder
 
-    if remove or remove_source:
-        if out is not None:
-            raise EquiAVError("--remove goes with the index alone: equiav index INDEX --remove ID")
-        return _remove(source, remove or [], remove_source or [], store)
+    if (remove or remove_source) and out is not None:
+        raise EquiAVError("--remove goes with the index alone: equiav index INDEX --remove ID")
+    if out is None and (remove or remove_source or prune):
+        opened = Index.open(source, store=store)
+        gone = [clip.id for clip in opened.vanished()] if prune else []
+        count = opened.remove([*(remove or ()), *gone], remove_source or ())
+        print(f"{count} entries removed; {len(opened)} left in {source}")
+        return opened.close()
     if out is None:
         raise EquiAVError("give what to index and the index's folder: equiav index my_videos/ library.index")
     opened, embedder = _opened(out, model, store, device)
-    done = index_folder(opened, embedder, source, table=listed, seconds=seconds, overlap=overlap, progress=say)
+    how = {"table": listed, "seconds": seconds, "overlap": overlap, "workers": workers}
+    done = index_folder(opened, embedder, source, **how, progress=say)
     end_line()
     known = f", {done.known} known already" if done.known else ""
-    print(f"{done.added} entries added{known}; {done.skipped} left out: {out / 'skipped.csv'}")
+    changed = f", {done.changed} files had changed" if done.changed else ""
+    print(f"{done.added} entries added{known}{changed}; {done.skipped} left out: {out / 'skipped.csv'}")
+    if gone := opened.vanished():
+        files = sorted({str(clip.path) for clip in gone})
+        named = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
+        what = f"{opened.remove([clip.id for clip in gone])} entries removed" if prune else "--prune removes them"
+        print(f"{len(files)} files with {len(gone)} entries are gone ({named}); {what}")
     print(f"{len(opened)} entries in {out}")
     opened.close()
     if done.skipped and not done.added and not done.known:
@@ -72,15 +85,6 @@ def _model(opened: Any, model: Path | None) -> Path:
     if place is None or not place.exists():
         raise EquiAVError(f"the checkpoint of {opened.folder} is not at {place}; say where it is (--model)")
     return Path(place)
-
-
-def _remove(folder: Path, ids: list[str], sources: list[str], store: str | None) -> None:
-    from equiav.search import Index
-
-    opened = Index.open(folder, store=store)
-    count = opened.remove(ids, sources)
-    print(f"{count} entries removed; {len(opened)} left in {folder}")
-    opened.close()
 
 
 @app.command()

@@ -61,6 +61,7 @@ ALTER TABLE sides ADD COLUMN sha256 TEXT;
 PRAGMA user_version = {FORMAT};
 """
 BY_FACT = "SELECT entries FROM postings WHERE fact IN (SELECT fact FROM facts WHERE key = ? AND {})"
+BY_KEY = "SELECT value, entries FROM facts JOIN postings USING (fact) WHERE key = ?"
 BY_ID = "SELECT entry FROM (SELECT number AS entry, id AS value, number_of(id) AS number FROM entries) WHERE {}"
 
 

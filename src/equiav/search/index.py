@@ -23,7 +23,7 @@ from equiav.inference import Embedder, LoadedModel, Picture, Sound, Video, joint
 from equiav.io import write_json, write_whole
 from equiav.search.database import REMEDY
 from equiav.search.milvus import MilvusStore, is_file, same_store
-from equiav.search.records import SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
+from equiav.search.records import PREPARED, SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
 from equiav.search.store import LocalStore
 from equiav.types import Clip
 
@@ -155,7 +155,7 @@ class Index:
         if new:
             for entry in new:
                 if entry.picture is not None:
-                    content = jpeg(entry.picture)
+                    content = entry.picture if isinstance(entry.picture, bytes) else jpeg(entry.picture)
                     checked = content + MARK + hashlib.sha256(content).digest()
                     write_whole(self._thumbnail(entry.clip.id), checked)
             self.store.add(new)
@@ -173,6 +173,12 @@ class Index:
         for id in gone:
             self._thumbnail(id).unlink(missing_ok=True)
         return count
+
+    def vanished(self) -> list[Clip]:
+        """The clips of entries whose files are no longer where they were; those of prepared folders need none."""
+        gone = {path for path in self.store.paths() if not Path(path).exists()}
+        clips = self.store.clips() if gone else ()
+        return [clip for clip in clips if str(clip.path) in gone and PREPARED not in clip.metadata]
 
     def entry(self, id: str) -> Entry:
         """An entry with its vectors."""

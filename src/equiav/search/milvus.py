@@ -201,9 +201,13 @@ class MilvusStore:
     def _count(self) -> int:
         return int(self.client.query(self.name, filter="", output_fields=["count(*)"])[0]["count(*)"])
 
-    def known(self, ids: Sequence[str]) -> set[str]:
-        """Those of the ids that are there."""
-        return {row["id"] for row in self._some(ids, ["id"])}
+    def known(self, ids: Sequence[str]) -> dict[str, Clip]:
+        """The clips of those of the ids that are there."""
+        return {row["id"]: read_clip(row["entry"]) for row in self._some(ids, ["id", "entry"]) if row["id"] != ABOUT}
+
+    def paths(self) -> set[str]:
+        """The files that entries are of."""
+        return {str(clip.path) for clip in self.clips() if clip.path is not None}
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Adds entries, in several requests where they are many; cut short, it is made good by adding the same again.
@@ -231,7 +235,7 @@ class MilvusStore:
 
     def remove(self, ids: Sequence[str]) -> int:
         """Removes entries and returns how many there were. Cut short, it is made good by removing the same again."""
-        there = sorted(self.known(ids) - {ABOUT})
+        there = sorted(self.known(ids))
         for start in range(0, len(there), AT_ONCE):
             self.client.delete(self.name, ids=there[start : start + AT_ONCE])
         return len(there)

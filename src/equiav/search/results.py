@@ -17,10 +17,9 @@ from equiav.io import write_whole
 from equiav.media import CLIP_SECONDS, SAMPLE_RATE, Workers, decoded_in, excerpt
 from equiav.report import render
 from equiav.search.index import jpeg
-from equiav.search.records import Hit
+from equiav.search.records import PREPARED, Hit
 from equiav.types import Clip
 
-PREPARED = "prepared"  # the column that names the prepared folder a clip was indexed from
 NOTHING = "Nothing was found: the index is empty, or no entry meets the filters."
 BY = {"audio": "sound", "visual": "pictures"}  # what people call a modality; others go by their name
 WIDEST = 48  # characters of a column of the table

@@ -122,10 +122,19 @@ class LocalStore:
         now = self.state
         return now.entries - now.removed
 
-    def known(self, ids: Sequence[str]) -> set[str]:
-        """Those of the ids that are there."""
+    def known(self, ids: Sequence[str]) -> dict[str, Clip]:
+        """The clips of those of the ids that are there."""
         with self._reading():
-            return set(database.numbers_of(self._sql, ids))
+            numbers = database.numbers_of(self._sql, ids)
+            texts = self._texts(list(numbers.values()))
+        return {id: read_clip(json.loads(texts[number])) for id, number in numbers.items()}
+
+    def paths(self) -> set[str]:
+        """The files that entries are of."""
+        with self._reading() as now:
+            rows = self._sql.execute(database.BY_KEY, ("path",)).fetchall()
+        there = np.ones(now.entries, bool) if now.alive is None else now.alive
+        return {database.unstored(value) for value, held in rows if there[np.frombuffer(held, "<u4")].any()}
 
     def get(self, id: str) -> Entry | None:
         """An entry with its vectors."""
