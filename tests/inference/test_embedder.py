@@ -12,7 +12,7 @@ import equiav
 from equiav.errors import EquiAVError, MediaError, ShapeError
 from equiav.evaluation import embed_dataset
 from equiav.inference import Embedder, EmbeddingError
-from equiav.media import cuts
+from equiav.media import Workers, cuts
 from tests.inference.models import random_model, saved_model
 from tests.media.making import sine, write_media
 
@@ -264,3 +264,21 @@ def test_real_media(shared, embedder):
     assert len(windows) > 1
     np.testing.assert_allclose(windows[0].audio, embedder.audio(path), atol=1e-5)
     np.testing.assert_allclose(windows[0].visual, embedder.image(path), atol=1e-5)
+
+
+def test_files_decoded_in_workers_give_the_same(embedder, files):
+    film = files / "2.mp4"
+    with Workers(1) as workers:
+        isolated = Embedder(embedder.model, workers=workers)
+        for embed in ("audio", "image", "video"):
+            np.testing.assert_array_equal(getattr(isolated, embed)(film), getattr(embedder, embed)(film))
+        there, here = list(isolated.windows(film)), list(embedder.windows(film))
+        assert [w.start for w in there] == [w.start for w in here]
+        np.testing.assert_array_equal(there[0].visual, here[0].visual)
+
+
+def test_extreme_sounds_are_refused(embedder):
+    with pytest.raises(ShapeError, match=r"values up to 1e\+30 is too extreme to embed"):
+        embedder.audio((np.full(16000, 1e30, np.float32) * np.resize([1, -1], 16000), 16000))
+    result = embedder.audio([(np.full(16000, 1e30, np.float32) * np.resize([1, -1], 16000), 16000)], errors="collect")
+    assert "too extreme" in result.errors[0].reason

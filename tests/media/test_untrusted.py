@@ -14,7 +14,7 @@ from equiav.errors import MediaError
 from equiav.media import Limits, read_audio, read_image
 from tests.media.making import sine, write_media
 
-DECODE = sys.modules["equiav.media.decode"]  # the function of that name hides it
+CLIPS = sys.modules["equiav.media.clips"]
 
 
 def encoded(image, kind):
@@ -124,14 +124,14 @@ def test_hours_of_silence_are_refused_before_they_are_decoded(tmp_path, monkeypa
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     assert path.stat().st_size < 100_000
-    monkeypatch.setattr(DECODE, "AudioReader", lambda *_, **__: pytest.fail("it was decoded"))
+    monkeypatch.setattr(CLIPS, "AudioReader", lambda *_, **__: pytest.fail("it was decoded"))
     with pytest.raises(MediaError, match=r"a\.flac: lasts 1\.14 h; at most 1 h"):
         read_audio(path.read_bytes(), name=tmp_path / "a.flac", limits=Limits(seconds=3600.0))
 
 
 def test_audio_that_goes_on_behind_its_stated_end_is_refused(tmp_path, monkeypatch):
     path = write_media(tmp_path / "a.wav", sound=sine(3, 16000), video=False, codecs=("", "pcm_s16le"))
-    monkeypatch.setattr(DECODE, "_spans", lambda *_: {0: (0.0, 1.0)})
+    monkeypatch.setattr(CLIPS, "_spans", lambda *_: {0: (0.0, 1.0)})
     with pytest.raises(MediaError, match="lasts more than"):
         read_audio(path, limits=Limits(seconds=2.0))
 

@@ -1,6 +1,9 @@
 """What `format1.zip` holds: an index as the first format wrote it, with removed entries and compressed vectors."""
 
+import json
+import sqlite3
 import zipfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +18,19 @@ def unpack(folder: Path) -> Path:
     with zipfile.ZipFile(Path(__file__).with_name("format1.zip")) as packed:
         packed.extractall(folder)
     return folder
+
+
+def as_second_format(folder: Path) -> None:
+    """Takes from a local index what the second format did not have: checksums."""
+    with closing(sqlite3.connect(folder / "entries.db", isolation_level=None)) as sql:
+        sql.executescript("ALTER TABLE sides DROP COLUMN owners; ALTER TABLE sides DROP COLUMN sha256;")
+        sql.execute("PRAGMA user_version = 2")
+    for path in (folder / "entries.sha256", *folder.glob("*.sums")):
+        path.unlink()
+    if (folder / "index.json").is_file():
+        about = json.loads((folder / "index.json").read_text())
+        del about["checksum"]
+        (folder / "index.json").write_text(json.dumps({**about, "format": 2}))
 
 
 def expected():

@@ -13,7 +13,7 @@ import pytest
 import equiav
 from equiav.errors import DataError
 from equiav.io import locked
-from equiav.search import Filter, LocalStore, Query
+from equiav.search import Filter, LocalStore, Query, database
 from tests.search.format1 import ODD, OLD_FILES, expected, unpack
 from tests.search.making import WIDTH, entries, nearest, unit
 
@@ -179,11 +179,10 @@ def test_a_change_cut_short_in_a_folder_that_cannot_be_written(readable):
     journal = folder / "entries.db-journal"
     child = os.fork()
     if not child:
-        with LocalStore(folder, WIDTH)._writing() as sql:
-            sql.execute("PRAGMA cache_size = 1")
-            sql.execute("PRAGMA cache_spill = 1")
-            sql.execute("UPDATE entries SET clip = clip || ' '")
-            os._exit(0)  # pages have been written, and the journal is hot
+        sql = database.connect(folder)
+        for line in ("PRAGMA cache_size = 1", "BEGIN", "UPDATE entries SET clip = clip || ' '"):
+            sql.execute(line)
+        os._exit(0)  # pages have been written, and the journal is hot
     os.waitpid(child, 0)
     store.close()
     assert journal.stat().st_size

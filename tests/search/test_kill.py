@@ -8,18 +8,20 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from equiav.search import LocalStore, parse_filters
-from tests.search.format1 import OLD_FILES, expected, unpack
+from tests.search.format1 import OLD_FILES, as_second_format, expected, unpack
 from tests.search.making import WIDTH, entries
 
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("EQUIAV_KILLS", "3"))
 LIMIT = 100  # vectors from which on the compressed index is written too
 
 # Kills itself at the n-th time something reaches the disk: before and after every write, fsync, rename and unlink,
@@ -85,7 +87,7 @@ def check(folder, known):
     """Holds exactly these, whole, and finds each by its own vector and by what is known of it."""
     store = LocalStore(folder, WIDTH, limit=LIMIT, probes=10**6)
     assert {clip.id: clip for clip in store.clips()} == {id: entry.clip for id, entry in known.items()}
-    for id in list(known)[::7]:
+    for id in list(known)[:: max(7, len(known) // 40)]:
         found, entry = store.get(id), known[id]
         assert found.vectors.keys() == entry.vectors.keys()
         for side, vector in entry.vectors.items():
@@ -94,7 +96,7 @@ def check(folder, known):
             same = store.search(vector, side, 1000, parse_filters([f"start={entry.clip.start}", f"id={id}"]))
             assert [clip.id for clip, _ in same] == [id]
     for side in ("audio", "visual"):
-        cats = store.search(np.eye(WIDTH, dtype=np.float32)[0], side, 1000, parse_filters(["label=cat"]))
+        cats = store.search(np.eye(WIDTH, dtype=np.float32)[0], side, 100_000, parse_filters(["label=cat"]))
         held = {id for id, e in known.items() if "cat" in e.clip.labels and side in e.vectors}
         assert {clip.id for clip, _ in cats} == held
     return store
@@ -157,36 +159,95 @@ from pathlib import Path
 from equiav.search import LocalStore
 from tests.search.making import WIDTH, entries
 
-store = LocalStore(Path(sys.argv[1]), WIDTH, limit=int(sys.argv[2]))
+what, folder, limit = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+store = LocalStore(folder, WIDTH, limit=limit)
 begun = len(store)
+print("begins", flush=True)
 while True:
-    first = len(store)
-    store.add(entries(20, first=first, seed=first))
-    if first == begun:
-        print("added", flush=True)
+    if what == "add":
+        first = store.state.entries
+        store.add(entries(20, first=first, seed=first))
+    else:
+        last = len(store)
+        store.remove([f"clip-{i}" for i in range(last - 20, last)])
+    if abs(len(store) - begun) == 20:
+        print("changed", flush=True)
 """
 
 
-def test_killed_at_any_moment(tmp_path):
+def kill_after(delay, *arguments):
+    """Lets it change something, and kills it that many seconds later."""
+    child = run(ON_AND_ON, *arguments)
+    assert child.stdout.readline() == "begins\n"
+    assert child.stdout.readline() == "changed\n"
+    time.sleep(delay)
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+
+
+@pytest.mark.parametrize("what", ["add", "remove"])
+def test_killed_at_any_moment(tmp_path, what):
     """And read meanwhile: a reader sees whole changes, by itself."""
     LocalStore.create(tmp_path)
+    if what == "remove":
+        store = LocalStore(tmp_path, WIDTH, limit=LIMIT)
+        for first in range(0, 600 * KILLS, 600):
+            store.add([e for start in range(first, first + 600, 20) for e in entries(20, first=start, seed=start)])
+        store.close()
     reader = LocalStore(tmp_path, WIDTH, limit=LIMIT)
-    before, seen = 0, set()
-    for delay in (0.03, 0.11, 0.23, 0.37):
-        child = run(ON_AND_ON, tmp_path, LIMIT)
-        assert child.stdout.readline() == "added\n"
-        end = time.monotonic() + delay
-        while time.monotonic() < end:
-            found = reader.search(np.eye(WIDTH, dtype=np.float32)[0], "visual", 10_000, parse_filters(["label=cat"]))
-            seen.add(len(found))
-        os.kill(child.pid, signal.SIGKILL)
-        child.communicate()
+    before, seen, rng = len(reader), set(), np.random.default_rng(KILLS)
+    for _ in range(KILLS):
+        with ThreadPoolExecutor(1) as pool:
+            killed = pool.submit(kill_after, float(rng.uniform(0, 0.3)), what, tmp_path, LIMIT)
+            while not killed.done():
+                cats = reader.search(np.eye(WIDTH, dtype=np.float32)[0], "visual", 10_000, parse_filters(["label=cat"]))
+                seen.add(len(cats))
+        killed.result()
         count = len(LocalStore(tmp_path, WIDTH))
         assert count % 20 == 0
-        assert count >= before + 20
+        assert count != before
         assert len(reader) == count
         before = count
     assert len(seen) > 1
     assert {count % 9 for count in seen} == {0}  # nine cats with pictures in every change
     known = {e.clip.id: e for first in range(0, before, 20) for e in entries(20, first=first, seed=first)}
     check(tmp_path, known)
+    assert LocalStore(tmp_path, WIDTH).verify(lambda line: None) == []
+
+
+MIGRATE = """
+import sys
+from pathlib import Path
+import equiav.search as search
+from tests.search.making import WIDTH
+print("begins", flush=True)
+search.LocalStore(Path(sys.argv[1]), WIDTH)
+print("migrated", flush=True)
+"""
+
+
+def test_killed_while_checksums_are_added(tmp_path):
+    """From the second format: at any moment all is there, and the next to open it finishes."""
+    LocalStore.create(tmp_path / "base")
+    store = LocalStore(tmp_path / "base", WIDTH, limit=LIMIT)
+    known = entries(3000)
+    store.add(known)
+    store.remove([e.clip.id for e in known[::3]])
+    store.close()
+    as_second_format(tmp_path / "base")
+    left = {e.clip.id: e for i, e in enumerate(known) if i % 3}
+    rng, unfinished = np.random.default_rng(KILLS), 0
+    for number in range(KILLS):
+        folder = tmp_path / f"killed-{number}"
+        shutil.copytree(tmp_path / "base", folder)
+        child = run(MIGRATE, folder)
+        assert child.stdout.readline() == "begins\n"
+        time.sleep(float(rng.uniform(0, 0.1)))
+        os.kill(child.pid, signal.SIGKILL)
+        unfinished += "migrated" not in child.communicate()[0]
+        again = LocalStore(folder, WIDTH)
+        assert {clip.id for clip in again.clips()} == left.keys()
+        assert again.verify(lambda line: None) == []
+        again.close()
+    check(folder, left)
+    assert unfinished

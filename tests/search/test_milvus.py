@@ -1,10 +1,13 @@
 """Milvus as a store, where it differs from a folder: what a cut leaves behind, and errors of the client."""
 
+import json
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 from equiav.errors import DataError
-from equiav.search import ABOUT, SIDES, MilvusStore, milvus, parse_filters
+from equiav.search import ABOUT, SIDES, Index, MilvusStore, milvus, parse_filters
 from tests.search.making import WIDTH, entries
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
@@ -85,3 +88,80 @@ def test_errors_of_the_client_are_one_line(address):
             ask()
         assert "\n" not in str(caught.value)
     store.close()
+
+
+class Server:
+    """Stands in for the client: remembers where it was sent and with which token, then says that nobody answers."""
+
+    asked: ClassVar[list[tuple[str, str]]] = []
+
+    def __init__(self, uri, token=""):
+        Server.asked.append((uri, token))
+        raise ValueError("refused")
+
+
+@pytest.fixture
+def connections(tmp_path, monkeypatch):
+    """Connections that were tried, each as (address, token), by a user whose configuration is empty."""
+    monkeypatch.setattr("pymilvus.MilvusClient", Server)
+    monkeypatch.setattr(Server, "asked", [])
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("MILVUS_TOKEN", "user:secret")
+    return Server.asked
+
+
+def foreign(folder, store):
+    """An index folder that somebody else made."""
+    folder.mkdir(exist_ok=True)
+    about = {"format": 2, "digest": "d", "width": WIDTH, "store": store, "model": None}
+    (folder / "index.json").write_text(json.dumps(about))
+    return folder
+
+
+def test_an_index_folder_does_not_choose_who_gets_the_token(tmp_path, connections):
+    folder = foreign(tmp_path / "index", "milvus://host:19530/clips")
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"https://host:19530, which you have not named yet.*--store milvus://host"):
+            Index.open(folder)
+    assert connections == []
+    with pytest.raises(DataError, match=r"no Milvus answers there; one without TLS is milvus\+http://"):
+        Index.open(folder, store="milvus://host/clips")
+    with pytest.raises(DataError, match="no Milvus answers"):
+        Index.open(folder)  # named before
+    assert connections == 2 * [("https://host:19530", "user:secret")]
+    assert [path.name for path in folder.iterdir()] == ["index.json"]  # remembered elsewhere
+    for other in ("milvus://host:19531/clips", "milvus+http://host/clips", "milvus://localhost/clips"):
+        with pytest.raises(DataError, match="have not named yet"):
+            Index.open(foreign(tmp_path / "other", other))
+    with pytest.raises(DataError, match="keeps its vectors in milvus://host:19530/clips, not in milvus://host/more"):
+        Index.open(folder, store="milvus://host/more")
+    assert len(connections) == 2
+
+
+def test_plain_text_is_for_this_machine_and_servers_named_so(tmp_path, connections, monkeypatch):
+    folder = foreign(tmp_path / "index", "milvus://host:19530/clips")
+    for _ in range(2):
+        with pytest.raises(DataError, match="no Milvus answers"):
+            Index.open(folder, store="milvus+http://host:19530/clips")
+    with pytest.raises(DataError, match="no Milvus answers"):
+        Index.open(folder)
+    monkeypatch.delenv("MILVUS_TOKEN")
+    addresses = ("milvus://127.0.0.1/x", "milvus://localhost/x", "milvus://[::1]:7/x", "milvus://10.0.0.1/x")
+    for address in addresses:
+        with pytest.raises(DataError, match="no Milvus answers"):
+            Index.open(foreign(tmp_path / "other", address))
+    with pytest.raises(DataError, match="have not named yet"):
+        Index.open(foreign(tmp_path / "other", "milvus+http://10.0.0.1/x"))
+    plain = [f"http://{place}" for place in ("127.0.0.1:19530", "localhost:19530", "[::1]:7")]
+    assert connections == 3 * [("http://host:19530", "user:secret")] + [
+        (uri, "") for uri in (*plain, "https://10.0.0.1:19530")
+    ]
+
+
+def test_a_configuration_that_cannot_be_read_or_written(tmp_path, connections, caplog):
+    (tmp_path / "config").write_text("a file")
+    folder = foreign(tmp_path / "index", "milvus://host:19530/clips")
+    with pytest.raises(DataError, match="no Milvus answers"):
+        Index.open(folder, store="milvus://host:19530/clips")
+    assert connections == [("https://host:19530", "user:secret")]
+    assert "must be named again" in caplog.text

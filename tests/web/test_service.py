@@ -8,6 +8,7 @@ import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import av
 import fastapi
 import httpx
 import numpy as np
@@ -20,7 +21,7 @@ from equiav.build import build_model
 from equiav.checkpoint import save_model
 from equiav.config import Config, ShardsConfig
 from equiav.errors import DataError, EquiAVError, MediaError
-from equiav.inference import Embedder, LoadedModel, items, load_model
+from equiav.inference import Embedder, LoadedModel, load_model
 from equiav.media import decode
 from equiav.report import wav
 from equiav.search import Entry, Hit, Index
@@ -115,14 +116,15 @@ def test_refusals_name_the_limit(service, films, tmp_path):
         service.locate_in_video(tmp_path / "tone.wav")
 
 
-def test_decoding_ends_in_time(service, films, monkeypatch):
-    seen = []
+def test_all_decoding_is_isolated_and_ends_in_time(service, films, monkeypatch):
+    seen, call = [], service.workers.call
 
-    def noting(work):
-        return lambda *args, limits=None, **more: seen.append(limits) or work(*args, limits=limits, **more)
+    def noting(function, *arguments):
+        seen.append(function.keywords["limits"])
+        return call(function, *arguments)
 
-    for name in ("open_media", "read_clips"):
-        monkeypatch.setattr(items, name, noting(getattr(items, name)))
+    monkeypatch.setattr(service.workers, "call", noting)
+    monkeypatch.setattr(av, "open", lambda *_, **__: pytest.fail("opened in this process"))
     for kind in ("audio", "image", "video"):
         service.search(kind, films[0])
     service.locate(films[0], films[1])
@@ -249,7 +251,7 @@ def test_clips_without_sound_and_few_at_once(service, run, tmp_path, monkeypatch
     app.include_router(clip_routes(Service(index, service.embedder, UploadLimits(at_once=2))))
     working, seen = [], []
 
-    def slow(entry):
+    def slow(entry, workers):
         working.append(entry)
         seen.append(len(working))
         time.sleep(0.05)

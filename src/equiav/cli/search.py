@@ -25,28 +25,41 @@ def index(
     listed: Annotated[
         Path | None, typer.Option("--list", help="The table given to `prepare`: its columns become filters.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that decode; one per core without it.")] = None,
     remove: Annotated[list[str] | None, typer.Option(help="An entry to remove, by id.")] = None,
     remove_source: Annotated[list[str] | None, typer.Option(help="A file to remove, by name; * allowed.")] = None,
+    prune: Annotated[bool, typer.Option("--prune", help="Remove entries whose files are gone.")] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
 ) -> None:
-    """Make clips, videos, sounds and pictures searchable; run again, it adds only what is new.
+    """Make clips, videos, sounds and pictures searchable; run again, it adds what is new and what has changed.
 
     `equiav index my_videos/ library.index --model runs/mine`, then `equiav search library.index --audio bark.wav`.
     Files that cannot be read are listed in skipped.csv. `equiav index library.index --remove-source 'old/*'` removes.
     """
-    from equiav.search import index_folder
+    from equiav.search import Index, index_folder
 
-    if remove or remove_source:
-        if out is not None:
-            raise EquiAVError("--remove goes with the index alone: equiav index INDEX --remove ID")
-        return _remove(source, remove or [], remove_source or [])
+    if (remove or remove_source) and out is not None:
+        raise EquiAVError("--remove goes with the index alone: equiav index INDEX --remove ID")
+    if out is None and (remove or remove_source or prune):
+        opened = Index.open(source, store=store)
+        gone = [clip.id for clip in opened.vanished()] if prune else []
+        count = opened.remove([*(remove or ()), *gone], remove_source or ())
+        print(f"{count} entries removed; {len(opened)} left in {source}")
+        return opened.close()
     if out is None:
         raise EquiAVError("give what to index and the index's folder: equiav index my_videos/ library.index")
     opened, embedder = _opened(out, model, store, device)
-    done = index_folder(opened, embedder, source, table=listed, seconds=seconds, overlap=overlap, progress=say)
+    how = {"table": listed, "seconds": seconds, "overlap": overlap, "workers": workers}
+    done = index_folder(opened, embedder, source, **how, progress=say)
     end_line()
     known = f", {done.known} known already" if done.known else ""
-    print(f"{done.added} entries added{known}; {done.skipped} left out: {out / 'skipped.csv'}")
+    changed = f", {done.changed} files had changed" if done.changed else ""
+    print(f"{done.added} entries added{known}{changed}; {done.skipped} left out: {out / 'skipped.csv'}")
+    if gone := opened.vanished():
+        files = sorted({str(clip.path) for clip in gone})
+        named = ", ".join(files[:3]) + (", ..." if len(files) > 3 else "")
+        what = f"{opened.remove([clip.id for clip in gone])} entries removed" if prune else "--prune removes them"
+        print(f"{len(files)} files with {len(gone)} entries are gone ({named}); {what}")
     print(f"{len(opened)} entries in {out}")
     opened.close()
     if done.skipped and not done.added and not done.known:
@@ -56,12 +69,10 @@ def index(
 def _opened(out: Path, model: Path | None, store: str | None, device: str) -> Any:
     """The index, made if there is none, and the embedder that fills it."""
     from equiav.inference import Embedder, load_model
-    from equiav.search import INDEX, Index, settled_store
+    from equiav.search import INDEX, Index
 
     if (out / INDEX).exists():
-        opened = Index.open(out, progress=say)
-        if store is not None and settled_store(store) != opened.about["store"]:
-            raise EquiAVError(f"{out} keeps its vectors in {opened.about['store'] or 'its own folder'}, not in {store}")
+        opened = Index.open(out, store=store, progress=say)
         return opened, Embedder(load_model(_model(opened, model), device))
     if model is None:
         raise EquiAVError(f"{out} is a new index: give the model that makes its vectors (--model)")
@@ -74,15 +85,6 @@ def _model(opened: Any, model: Path | None) -> Path:
     if place is None or not place.exists():
         raise EquiAVError(f"the checkpoint of {opened.folder} is not at {place}; say where it is (--model)")
     return Path(place)
-
-
-def _remove(folder: Path, ids: list[str], sources: list[str]) -> None:
-    from equiav.search import Index
-
-    opened = Index.open(folder)
-    count = opened.remove(ids, sources)
-    print(f"{count} entries removed; {len(opened)} left in {folder}")
-    opened.close()
 
 
 @app.command()
@@ -103,6 +105,9 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[Path | None, typer.Option(help="Also write a page with thumbnails and players.")] = None,
     model: Annotated[Path | None, typer.Option(help="The checkpoint, if it is no longer where it was.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="The index's Milvus server: it gets MILVUS_TOKEN once you have named it.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
 ) -> None:
     """Find clips by a sound, a picture, a video or another clip.
@@ -111,22 +116,25 @@ def search(
     compared with both, and an entry counts by the better of its two.
     """
     from equiav.inference import Embedder, load_model
+    from equiav.media import Workers
     from equiav.search import Index, as_table, ask, to_json, write_results
 
     given = {"audio": audio, "image": image, "video": video}
     if sum(item is not None for item in (*given.values(), like)) != 1:
         raise EquiAVError("give one of --audio, --image, --video and --like")
-    opened = Index.open(folder)
+    workers = Workers()  # nobody vouches for the file that is asked with
+    opened = Index.open(folder, store=store)
     opened.sides(among)  # refused before a model is loaded
     if like is not None:
         query = opened.like(like)
     else:
-        query = ask(Embedder(load_model(_model(opened, model), device)), start=start, **given)
+        loaded = load_model(_model(opened, model), device)
+        query = ask(Embedder(loaded, workers=workers), start=start, **given)
     hits = opened.search(query, k=k, among=among, filters=filters or ())
     opened.close()
     print(to_json(hits) if as_json else as_table(hits))
     if html is not None:
         kind, path = next(((kind, path) for kind, path in given.items() if path is not None), ("like", None))
         title = f"Nearest to {like if path is None else path.name}"
-        write_results(hits, html, title=title, query=path, kind=kind, start=start)
+        write_results(hits, html, title=title, query=path, kind=kind, start=start, workers=workers)
         print(f"Look at {html}", file=sys.stderr)

@@ -47,7 +47,7 @@ from equiav.data.shards import (
 from equiav.data.sources import IMAGE_SUFFIXES, SUFFIXES, find_sources, split_of
 from equiav.data.synthetic.objects import HUES, PITCHES, RADII, TEMPI, Scene, SceneObject
 from equiav.data.synthetic.world import Difficulty, World, attribute_similarity
-from equiav.data.workers import Failure, Workers, tick
+from equiav.media import Failure, Workers, tick
 
 __all__ = [
     "HUES",

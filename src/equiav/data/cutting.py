@@ -19,7 +19,6 @@ from PIL import Image
 
 from equiav.data.shards import StoredClip, flac, jpeg, pack
 from equiav.data.sources import IMAGE_SUFFIXES, split_of
-from equiav.data.workers import tick
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.media import (
     CLIP_SECONDS,
@@ -34,6 +33,7 @@ from equiav.media import (
     open_media,
     read_clips,
     read_image,
+    tick,
     usable_span,
 )
 from equiav.types import Clip

@@ -43,10 +43,9 @@ from equiav.data.shards import (
     read_sums,
 )
 from equiav.data.sources import ordered
-from equiav.data.workers import CRASHED, Failure, Workers
 from equiav.errors import DataError
 from equiav.io import Progress, locked, replacing, sha256, write_json, write_whole
-from equiav.media import CLIP_SECONDS, FRAMES, Limits
+from equiav.media import CLIP_SECONDS, CRASHED, FRAMES, Failure, Limits, Workers
 from equiav.types import Clip
 
 WORK, PLAN, JOURNAL = "work", "plan.json", "journal.jsonl"
@@ -136,7 +135,8 @@ def prepare(
                 outcomes = _on_ray(cutter, jobs)
             else:
                 # Files look at their own watch; the parent's is for those that hang where no watch is looked at.
-                outcomes = _in_workers(cutter, jobs, Workers(workers, patience=1.5 * wall + 5))
+                processes = Workers(workers, patience=1.5 * wall + 5, preload=(__name__,))
+                outcomes = _in_workers(cutter, jobs, processes)
             _work_through(numbers, journal, writer, outcomes, progress)
             places, kept = Placement(part[0], shard_bytes), Counter(dict.fromkeys(REMARKS, 0))
             with IndexWriter(out, writer.digests) as index:

@@ -2,9 +2,10 @@
 
 from equiav.inference.classifier import LoadedClassifier, load_classifier
 from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError, joint
-from equiav.inference.items import PICTURES, Picture, Sound, Video, excerpt, frames_of, resampled, waveform_of
+from equiav.inference.items import Picture, Sound, Video, frames_of, resampled, waveform_of
 from equiav.inference.model import Banks, LoadedModel, from_checkpoint, load_model, with_banks
-from equiav.inference.windows import Window
+from equiav.inference.windows import Window, audible
+from equiav.media import PICTURES, excerpt
 
 __all__ = [
     "PICTURES",
@@ -19,6 +20,7 @@ __all__ = [
     "Sound",
     "Video",
     "Window",
+    "audible",
     "excerpt",
     "frames_of",
     "from_checkpoint",

@@ -17,10 +17,24 @@ from torch import Tensor
 
 from equiav.checkpoint import Digest
 from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
-from equiav.inference.items import Picture, Sound, Video, excerpt, film, frames_of, kind_of, waveform_of
+from equiav.inference.items import Picture, Sound, Video, film, frames_of, kind_of, waveform_of
 from equiav.inference.model import LoadedModel
-from equiav.inference.windows import Vector, Window, audible, read_windows
-from equiav.media import CLIP_SECONDS, HOP_SECONDS, LEAST_SECONDS, ROUNDING, Excerpt, Limits, square, stacked
+from equiav.inference.windows import Vector, Window, audible
+from equiav.media import (
+    CLIP_SECONDS,
+    HOP_SECONDS,
+    LEAST_SECONDS,
+    ROUNDING,
+    Excerpt,
+    Limits,
+    Workers,
+    decoded_in,
+    excerpt,
+    read_windows,
+    square,
+    stacked,
+    streamed_in,
+)
 from equiav.types import AUDIO, VISUAL
 
 Item = TypeVar("Item")
@@ -63,13 +77,16 @@ class Embedder:
 
     One item gives a vector (D,), a list gives (N, D). What is embedded is one window: the first 10 s of a file, or as
     much as the model hears if that is less; `start` moves it, `windows` goes through all of a long file. An item gives
-    the same vector alone and in any list.
+    the same vector alone and in any list. Files are decoded within `limits`, in this process, or in `workers` if they
+    are given: files from strangers can then neither crash nor stall it.
     """
 
-    def __init__(self, model: LoadedModel, *, batch: int = 32, limits: Limits | None = None) -> None:
+    def __init__(
+        self, model: LoadedModel, *, batch: int = 32, limits: Limits | None = None, workers: Workers | None = None
+    ) -> None:
         if batch < 1:
             raise DataError(f"batches of {batch} items")
-        self.model, self.batch, self.limits = model, batch, limits
+        self.model, self.batch, self.limits, self.workers = model, batch, limits, workers
         audio = model.config.audio
         self.rate: int = audio.sample_rate
         self._most = audio.frames * HOP_SECONDS
@@ -103,9 +120,7 @@ class Embedder:
         """
 
         def read(item: Any) -> Shown:
-            wave = waveform_of(
-                item, rate=self.rate, sample_rate=sample_rate, start=start, seconds=self.seconds, limits=self.limits
-            )
+            wave = waveform_of(item, rate=self.rate, sample_rate=sample_rate, **self._window(start))
             return self._spectrogram(wave), None
 
         return self._all(items, read, errors)
@@ -123,7 +138,7 @@ class Embedder:
         """
 
         def read(item: Any) -> Shown:
-            return None, self._square(frames_of(item, start=start, seconds=self.seconds, limits=self.limits))
+            return None, self._square(frames_of(item, **self._window(start)))
 
         return self._all(items, read, errors)
 
@@ -142,16 +157,14 @@ class Embedder:
 
         def read(item: Any) -> Shown:
             if isinstance(item, str | Path):
-                shown = self._shown(
-                    excerpt(Path(item), start=start, seconds=self.seconds, rate=self.rate, limits=self.limits)
-                )
+                shown = self._shown(self.excerpt(Path(item), start=start))
                 if shown[0] is None and shown[1] is None:
                     raise MediaError(Path(item), "silent, and without pictures")
                 return shown
             if not isinstance(item, tuple) or len(item) != 3:
                 raise ShapeError(f"a video is a path or (frames, waveform, rate), not {kind_of(item)}")
             frames, wave, rate = item
-            cut = waveform_of((wave, rate), rate=self.rate, sample_rate=None, start=start, seconds=self.seconds)
+            cut = waveform_of((wave, rate), rate=self.rate, sample_rate=None, **self._window(start))
             return self._spectrogram(cut), self._square(film(frames))
 
         return self._all(items, read, errors)
@@ -171,14 +184,23 @@ class Embedder:
         """
         self.check_seconds(seconds)
         found: list[tuple[Excerpt, Shown]] = []
-        for piece in read_windows(
-            Path(path), seconds=seconds or self.seconds, overlap=overlap, rate=self.rate, span=span, most=self._most
-        ):
+        for piece in streamed_in(
+            self.workers, read_windows, Path(path), seconds=seconds or self.seconds, overlap=overlap, rate=self.rate,
+            span=span, most=self._most, limits=self.limits,
+        ):  # fmt: skip
             found.append((piece, self._shown(piece)))
             if len(found) >= self.batch:
                 yield from self._windows(found)
                 found = []
         yield from self._windows(found)
+
+    def excerpt(self, path: Path, *, start: float = 0.0) -> Excerpt:
+        """The window of a file that is embedded: the sound and the pictures it has."""
+        how = {"start": start, "seconds": self.seconds, "rate": self.rate, "limits": self.limits}
+        return decoded_in(self.workers, excerpt, path, **how)
+
+    def _window(self, start: float) -> dict[str, Any]:
+        return {"start": start, "seconds": self.seconds, "limits": self.limits, "workers": self.workers}
 
     def check_seconds(self, seconds: float | None) -> None:
         """Refuses windows of which the model would hear only a part."""
@@ -247,7 +269,10 @@ class Embedder:
     def _spectrogram(self, wave: Tensor) -> Tensor:
         # Alone and on the processor: beside longer sounds its mean would be summed in another order, which shows in
         # the logarithms of quiet bands.
-        return self._inputs[AUDIO].prepare(wave[None])[0]
+        spectrogram = self._inputs[AUDIO].prepare(wave[None])[0]
+        if not bool(spectrogram.isfinite().all()):
+            raise ShapeError(f"a waveform of values up to {float(wave.abs().max()):.3g} is too extreme to embed")
+        return spectrogram
 
     def _square(self, frames: Tensor) -> Tensor:
         return square(frames, self.model.config.visual.size)
@@ -271,6 +296,8 @@ class Embedder:
             return [None] * len(stacks)
         portions = torch.split(torch.cat(there), self.batch)
         rows = torch.cat([F.normalize(embed(x.to(self.model.device)).float(), dim=1).cpu() for x in portions])
+        if not bool(rows.isfinite().all()):
+            raise DataError("the model gives vectors that are not finite; its weights may be damaged")
         parts = iter(torch.split(rows, [len(x) for x in there]))
         return [None if x is None else next(parts).numpy() for x in stacks]
 

@@ -15,15 +15,14 @@ from torch import Tensor
 
 from equiav.errors import MediaError, ShapeError
 from equiav.media import (
-    FRAMES,
     LEAST_SECONDS,
+    PICTURES,
     SAMPLE_RATES,
-    Cut,
-    Excerpt,
     Limits,
-    common_span,
-    open_media,
-    read_clips,
+    Workers,
+    check_start,
+    decoded_in,
+    excerpt,
     read_image,
     stacked,
 )
@@ -33,9 +32,7 @@ Sound: TypeAlias = str | Path | Array | tuple[Array, int]
 Picture: TypeAlias = str | Path | Array
 Video: TypeAlias = str | Path | tuple[Array, Array, int]
 
-SHORT_SIDE = 256  # as `prepare` stores pictures
 MOST_CHANNELS = 32
-PICTURES = frozenset({".bmp", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
 
 def waveform_of(
@@ -46,10 +43,12 @@ def waveform_of(
     start: float,
     seconds: float,
     limits: Limits | None = None,
+    workers: Workers | None = None,
 ) -> Tensor:
     """Mono sound in [-1, 1] at `rate`: `seconds` of it from `start`, fewer where it ends before."""
     if isinstance(item, str | Path):
-        sound = excerpt(Path(item), start=start, seconds=seconds, rate=rate, picture=False, limits=limits).waveform
+        how = {"start": start, "seconds": seconds, "rate": rate, "picture": False, "limits": limits}
+        sound = decoded_in(workers, excerpt, Path(item), **how).waveform
         if sound is None:
             raise MediaError(Path(item), "no sound")
         if len(sound) < LEAST_SECONDS * rate:
@@ -72,12 +71,6 @@ def waveform_of(
 def kind_of(item: object) -> str:
     """What something is, for messages."""
     return f"a tuple of {len(item)}" if isinstance(item, tuple) else type(item).__name__
-
-
-def check_start(start: Any) -> None:
-    """Refuses what is no time in a file."""
-    if isinstance(start, bool) or not isinstance(start, int | float | np.number) or not 0 <= start < np.inf:
-        raise ShapeError(f"start must be seconds from 0 on, got {start!r}")
 
 
 def _rate(given: Any) -> int:
@@ -125,15 +118,17 @@ def resampled(wave: Float[Tensor, " samples"], rate: int, wanted: int) -> Float[
     return torch.from_numpy(np.concatenate(chunks)) if chunks else wave[:0]
 
 
-def frames_of(item: Any, *, start: float, seconds: float, limits: Limits | None = None) -> UInt8[Tensor, "k 3 h w"]:
+def frames_of(
+    item: Any, *, start: float, seconds: float, limits: Limits | None = None, workers: Workers | None = None
+) -> UInt8[Tensor, "k 3 h w"]:
     """One picture, or the ten of a film as `prepare` picks them."""
     check_start(start)
     if not isinstance(item, str | Path):
         return rgb(item)[None]
     path = Path(item)
     if path.suffix.lower() in PICTURES:
-        return stacked((read_image(path),))
-    frames = excerpt(path, start=start, seconds=seconds, sound=False, limits=limits).frames
+        return stacked((decoded_in(workers, read_image, path, limits=limits),))
+    frames = decoded_in(workers, excerpt, path, start=start, seconds=seconds, sound=False, limits=limits).frames
     if not frames:
         raise MediaError(path, "no picture")
     return stacked(frames)
@@ -163,33 +158,3 @@ def film(frames: Any) -> UInt8[Tensor, "k 3 h w"]:
     if pictures.ndim != 4 or not len(pictures):
         raise ShapeError(f"the frames of a film are (K, H, W, 3) or (K, 3, H, W), got {tuple(pictures.shape)}")
     return torch.stack([rgb(picture) for picture in pictures])
-
-
-def excerpt(
-    path: Path,
-    *,
-    start: float,
-    seconds: float,
-    rate: int = 16000,
-    sound: bool = True,
-    picture: bool = True,
-    limits: Limits | None = None,
-) -> Excerpt:
-    """`seconds` of a file from `start`, with whatever of sound and pictures it has; refused where it has neither."""
-    check_start(start)
-    info = open_media(path, limits=limits, until=start + seconds)
-    wanted = sound and info.audio is not None, picture and info.video is not None
-    if not any(wanted):
-        what = " or ".join(name for name, asked in (("sound", sound), ("picture", picture)) if asked)
-        raise MediaError(path, f"no {what}")
-    begin, end = common_span(info, audio=wanted[0], video=wanted[1])
-    begin = max(begin, start)
-    length = min(seconds, end - begin)
-    if length < LEAST_SECONDS:
-        raise MediaError(path, f"lasts only {max(0.0, length):.2f} s from {start:g} s on")
-    return next(
-        read_clips(
-            path, [Cut(begin, length)], info, sample_rate=rate, frames=FRAMES, short_side=SHORT_SIDE,
-            audio=wanted[0], video=wanted[1], limits=limits,
-        )
-    )  # fmt: skip

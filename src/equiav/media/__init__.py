@@ -1,7 +1,12 @@
-"""Media in: decoding within limits, clips, spectrograms, images."""
+"""Media in: decoding within limits and in worker processes, clips, spectrograms, images.
 
-from equiav.media.container import SAMPLE_RATES, Limits
-from equiav.media.decode import (
+What needs torch is imported when it is first used: processes that only decode never do.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from equiav.media.clips import (
     CLIP_SECONDS,
     FRAMES,
     LEAST_SECONDS,
@@ -10,31 +15,40 @@ from equiav.media.decode import (
     Cut,
     Excerpt,
     MediaInfo,
+    check_start,
     common_span,
     cuts,
-    decode,
+    excerpt,
     frame_times,
     open_media,
     read_audio,
     read_clips,
-    stacked,
+    read_windows,
     usable_span,
 )
-from equiav.media.image import normalise, read_image, square, to_float
-from equiav.media.inputs import ImageInput, Inputs, InputTransform, SpectrogramInput, encoder_inputs, prepare_batch
-from equiav.media.spectrogram import HOP_SECONDS, LOG_FLOOR, FilterBank, mel_bank, power_range, standardise
+from equiav.media.container import SAMPLE_RATES, Limits
+from equiav.media.image import PICTURES, read_image
+from equiav.media.workers import CRASHED, Failure, Workers, decoded_in, streamed_in, tick
+
+if TYPE_CHECKING:
+    from equiav.media.frames import decode, normalise, square, stacked, to_float
+    from equiav.media.inputs import ImageInput, Inputs, InputTransform, SpectrogramInput, encoder_inputs, prepare_batch
+    from equiav.media.spectrogram import HOP_SECONDS, LOG_FLOOR, FilterBank, mel_bank, power_range, standardise
 
 __all__ = [
     "CLIP_SECONDS",
+    "CRASHED",
     "FRAMES",
     "HOP_SECONDS",
     "LEAST_SECONDS",
     "LOG_FLOOR",
+    "PICTURES",
     "ROUNDING",
     "SAMPLE_RATE",
     "SAMPLE_RATES",
     "Cut",
     "Excerpt",
+    "Failure",
     "FilterBank",
     "ImageInput",
     "InputTransform",
@@ -42,10 +56,14 @@ __all__ = [
     "Limits",
     "MediaInfo",
     "SpectrogramInput",
+    "Workers",
+    "check_start",
     "common_span",
     "cuts",
     "decode",
+    "decoded_in",
     "encoder_inputs",
+    "excerpt",
     "frame_times",
     "mel_bank",
     "normalise",
@@ -55,9 +73,20 @@ __all__ = [
     "read_audio",
     "read_clips",
     "read_image",
+    "read_windows",
     "square",
     "stacked",
     "standardise",
+    "streamed_in",
+    "tick",
     "to_float",
     "usable_span",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        for module in map(import_module, ("equiav.media.frames", "equiav.media.inputs", "equiav.media.spectrogram")):
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module 'equiav.media' has no attribute {name!r}")

@@ -67,7 +67,9 @@ def first_line(error: BaseException) -> str:
 def open_container(path: Path, limits: Limits, content: bytes | None = None) -> Any:
     """The file, or `content` under the name `path`; never a network address, a list of other files, or a device."""
     # What a file in memory names lies outside of it: no protocol may be followed from there.
-    options = {"protocol_whitelist": "file" if content is None else "none", "max_pixels": str(limits.pixels)}
+    protocols = "file" if content is None else "none"
+    # A picture's name may hold a pattern (%03d) that would read its neighbours instead.
+    options = {"protocol_whitelist": protocols, "pattern_type": "none", "max_pixels": str(limits.pixels)}
     try:
         if content is None:
             if not path.is_file():

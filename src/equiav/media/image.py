@@ -1,4 +1,4 @@
-"""Images: decoding within limits, uint8 frames to square floats in [0, 1], the normalisation the encoders expect."""
+"""Images from files and from memory, decoded within limits."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import io
 from pathlib import Path
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
 
 from equiav.errors import MediaError
 from equiav.media.container import Limits, check_size
 
 # What Pillow may open: it knows many more formats, and hands some of them (EPS) to other programs.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
+PICTURES = frozenset({".bmp", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})  # known by their names
 
 
 def read_image(
@@ -53,27 +49,3 @@ def read_image(
         box = (left, top, left + short, top + short)
         image = image.resize((side, side), Image.Resampling.BICUBIC, box=box)
     return np.array(image)
-
-
-def square(frames: UInt8[Tensor, "n 3 h w"], side: int) -> UInt8[Tensor, "n 3 side side"]:
-    """Scaled so that the short side has `side` pixels (antialiased bicubic), then the middle."""
-    height, width = frames.shape[2:]
-    scale = side / min(height, width)
-    size = (max(side, round(height * scale)), max(side, round(width * scale)))
-    if size != (height, width):
-        resized = F.interpolate(frames.float(), size=size, mode="bicubic", antialias=True)
-        frames = resized.round().clamp(0, 255).to(torch.uint8)
-    top, left = (size[0] - side) // 2, (size[1] - side) // 2
-    return frames[..., top : top + side, left : left + side]
-
-
-def to_float(frames: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
-    """Values in [0, 1]."""
-    return frames.float() / 255
-
-
-def normalise(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
-    """Subtracts ImageNet's mean and divides by its standard deviation, per channel."""
-    mean = torch.tensor(MEAN, device=images.device, dtype=images.dtype)[:, None, None]
-    std = torch.tensor(STD, device=images.device, dtype=images.dtype)[:, None, None]
-    return (images - mean) / std

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from equiav.errors import DataError
-from equiav.media.image import normalise, to_float
+from equiav.media.frames import normalise, to_float
 from equiav.media.spectrogram import FilterBank, standardise
 from equiav.types import Batch, Modality
 

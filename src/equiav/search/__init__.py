@@ -1,10 +1,10 @@
 """An index of clips by their embeddings, searched with audio, an image, a video or another clip."""
 
 from equiav.search.build import index_folder, index_media, index_prepared
-from equiav.search.index import INDEX, Index, ask, settled_store
+from equiav.search.index import INDEX, Index, ask, verify_index
 from equiav.search.milvus import ABOUT, MilvusStore
-from equiav.search.records import SIDES, Entry, Filter, Hit, Query, Store, parse_filters
-from equiav.search.results import PREPARED, Sound, as_table, sound_of, to_json, write_results
+from equiav.search.records import PREPARED, SIDES, Entry, Filter, Hit, Query, Store, parse_filters
+from equiav.search.results import Sound, as_table, sound_of, to_json, write_results
 from equiav.search.store import LocalStore
 from equiav.search.vectors import code_parts, lists_for
 
@@ -30,8 +30,8 @@ __all__ = [
     "index_prepared",
     "lists_for",
     "parse_filters",
-    "settled_store",
     "sound_of",
     "to_json",
+    "verify_index",
     "write_results",
 ]

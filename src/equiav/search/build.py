@@ -1,34 +1,38 @@
-"""Filling an index: media files or a prepared folder in, entries out; what is known already is left alone."""
+"""Filling an index: media files or a prepared folder in, entries out; what is known already is left alone.
+
+Media are decoded in worker processes, as many as there are cores, which also scale frames to what the model sees; the
+vectors are made in this process. A file that crashes its decoder, hangs or asks for too much memory is left out.
+"""
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import logging
+import os
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from equiav.data import (
-    META,
-    SKIPPED,
-    SPLITS,
-    SUFFIXES,
-    ShardDataset,
-    find_sources,
-    key_of,
-    read_skipped,
-)
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from equiav.data import META, SKIPPED, SPLITS, SUFFIXES, ShardDataset, find_sources, key_of, read_skipped
 from equiav.errors import DataError, EquiAVError, MediaError
-from equiav.inference import PICTURES, Embedder, resampled
-from equiav.io import duration, write_whole
-from equiav.media import read_image
+from equiav.inference import PICTURES, Embedder, audible, resampled
+from equiav.io import duration, sha256, write_whole
+from equiav.media import HOP_SECONDS, Limits, Workers, read_image, read_windows, square, stacked, streamed_in, tick
 from equiav.search.database import DATABASE, STATE
-from equiav.search.index import INDEX, THUMBNAILS, Index
-from equiav.search.records import Entry, Progress, Vector
-from equiav.search.results import PREPARED
+from equiav.search.index import INDEX, THUMBNAILS, Index, jpeg
+from equiav.search.records import FILE, PREPARED, Entry, Progress
 from equiav.types import Clip
 
 logger = logging.getLogger(__name__)
@@ -36,18 +40,32 @@ logger = logging.getLogger(__name__)
 COMMIT_ENTRIES = 1024
 COMMIT_SECONDS = 60.0
 PROGRESS_SECONDS = 2.0
+AHEAD = 8  # files per worker process that may be done before their turn has come
 
 Skipped = tuple[str, str, str]  # source, start (empty: all of it), reason
+Filled = tuple[list[Entry], list[Skipped]]  # what became of a file
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What became of the files (or clips): entries added, files used, left out, and known before."""
+    """What became of the files (or clips): entries added, files used, left out, known before, and changed since."""
 
     added: int
     files: int
     skipped: int
     known: int
+    changed: int = 0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a file as a worker process hands it over: audible sound, frames of the model's size, a thumbnail."""
+
+    start: float
+    end: float
+    waveform: NDArray[np.int16] | None
+    frames: NDArray[np.uint8] | None  # (K, 3, H, W)
+    picture: bytes | None
 
 
 def index_folder(
@@ -58,6 +76,7 @@ def index_folder(
     table: Path | None = None,
     seconds: float | None = None,
     overlap: float = 0.0,
+    workers: int | None = None,
     progress: Progress = lambda line: None,
 ) -> Summary:
     """A prepared folder, or a folder, list or file of media, whichever `place` is; see the two functions below."""
@@ -67,7 +86,8 @@ def index_folder(
         return index_prepared(index, embedder, place, table=table, progress=progress)
     if table is not None:
         raise DataError(f"--list goes with a prepared folder, which {place} is not; index the list itself instead")
-    return index_media(index, embedder, place, seconds=seconds, overlap=overlap, progress=progress)
+    how = {"seconds": seconds, "overlap": overlap, "workers": workers}
+    return index_media(index, embedder, place, **how, progress=progress)
 
 
 def index_media(
@@ -77,27 +97,110 @@ def index_media(
     *,
     seconds: float | None = None,
     overlap: float = 0.0,
+    workers: int | None = None,
     progress: Progress = lambda line: None,
 ) -> Summary:
     """Cuts media into windows, embeds them and adds them; files that cannot be read go to skipped.csv.
 
     Args:
-        index: of vectors of the embedder's model.
+        index: of vectors of the embedder's model; entries of files that have changed since are replaced.
         embedder: makes the vectors.
         place: a folder (searched in depth), a list (.txt, .csv, .jsonl) or one file; videos, audio, images.
         seconds: length of a window, at most the default: 10, or what the model hears if that is less.
         overlap: seconds that neighbouring windows share.
+        workers: processes that decode, one for each core without it; the index is the same for any number.
         progress: is told how far it is and how long it will take.
     """
     index.check_model(embedder.digest)
     embedder.check_seconds(seconds)
     sources = _outside_indexes(find_sources(place, suffixes=SUFFIXES | PICTURES), index.folder, place)
-    firsts = {_origin(source): key_of(_origin(source), 0) for source in sources}
-    known = index.store.known(list(firsts.values()))
-    todo = [source for source in sources if firsts[_origin(source)] not in known]
-    files = ((s.id, _windows(embedder, s, seconds=seconds, overlap=overlap)) for s in todo)
-    done = len(sources) - len(todo)
-    return _fill(index, embedder, files, total=len(todo), known=done, unit="files", progress=progress)
+    known = index.store.known([key_of(_origin(source), 0) for source in sources])
+    first = {source.id: known.get(key_of(_origin(source), 0)) for source in sources}
+    changed = {s.id: _ids_of(index, s) for s in sources if (clip := first[s.id]) is not None and _changed(clip)}
+    todo = [source for source in sources if first[source.id] is None or source.id in changed]
+    config, limits = embedder.model.config, embedder.limits or Limits()
+    how = {
+        "seconds": seconds or embedder.seconds, "overlap": overlap, "rate": embedder.rate, "limits": limits,
+        "most": config.audio.frames * HOP_SECONDS, "size": config.visual.size,
+    }  # fmt: skip
+    count = workers or os.cpu_count() or 1
+    pool = Workers(count, patience=1.5 * limits.wall + 5, preload=(__name__,))
+    turn = threading.Lock()  # one at a time: the model's work is spread over the cores already
+
+    def fill(source: Clip) -> Filled:
+        pieces = streamed_in(pool, read_pieces, _file(source), span=(source.start, source.seconds), **how)
+        return _entries_of(index, source.id, _windows(embedder, source, pieces, turn))
+
+    with pool, ThreadPoolExecutor(count) as threads:
+        waiting: deque[tuple[str, Future[Filled]]] = deque()
+
+        def files() -> Iterator[tuple[str, Filled]]:
+            for source in todo:
+                waiting.append((source.id, threads.submit(fill, source)))
+                if len(waiting) > AHEAD * count:
+                    name, future = waiting.popleft()
+                    yield name, future.result()
+            while waiting:
+                name, future = waiting.popleft()
+                yield name, future.result()
+
+        try:
+            done = len(sources) - len(todo)
+            return _fill(
+                index, embedder, files(), total=len(todo), known=done, unit="files", replaced=changed, progress=progress
+            )
+        finally:
+            for _, future in waiting:
+                future.cancel()
+            pool.close()  # or the threads would go on to the end of their files
+
+
+def read_pieces(path: Path, *, size: int, limits: Limits, rate: int, **how: Any) -> Iterator[Piece | str]:
+    """What a worker process does with a file: first what tells whether it has changed, then its windows."""
+    try:
+        if not path.is_file():
+            raise MediaError(path, "not a regular file" if path.exists() else "no such file")
+        status, digest = path.stat(), hashlib.sha256()
+        with path.open("rb") as file:
+            while portion := file.read(1 << 20):
+                digest.update(portion)
+                tick()  # however slow the disk is
+        yield f"{status.st_size} {status.st_mtime_ns} {digest.hexdigest()}"
+        if path.suffix.lower() in PICTURES:
+            picture = read_image(path, limits=limits)
+            yield Piece(0.0, 0.0, None, square(stacked((picture,)), size).numpy(), jpeg(picture))
+            return
+        for piece in read_windows(path, rate=rate, limits=limits, **how):
+            sound = piece.waveform if piece.waveform is not None and audible(piece.waveform, rate) else None
+            frames = square(stacked(piece.frames), size).numpy() if piece.frames else None
+            middle = jpeg(piece.frames[len(piece.frames) // 2]) if piece.frames else None
+            yield Piece(round(piece.cut.start, 6), round(piece.cut.stop, 6), sound, frames, middle)
+    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
+        # A file nobody foresaw must not end a run over thousands; the log keeps what is needed to mend it.
+        logger.warning("%s: %r", path, error, exc_info=True)
+        raise MediaError(path, f"cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _changed(clip: Clip) -> bool:
+    """Is the file of a clip another than it was? One of the same size and time is not read."""
+    size, modified, digest = (str(clip.metadata.get(FILE, "")).split() + 3 * [""])[:3]
+    if not digest or clip.path is None or not clip.path.is_file():
+        return False  # an earlier version did not write that down
+    status = clip.path.stat()
+    if (str(status.st_size), str(status.st_mtime_ns)) == (size, modified):
+        return False
+    return str(status.st_size) != size or sha256(clip.path) != digest
+
+
+def _ids_of(index: Index, source: Clip) -> list[str]:
+    """The entries of a file: they are numbered."""
+    ids: list[str] = []
+    while True:
+        some = [key_of(_origin(source), number) for number in range(len(ids), len(ids) + 64)]
+        there = list(takewhile(index.store.known(some).__contains__, some))
+        ids += there
+        if len(there) < len(some):
+            return ids
 
 
 def _outside_indexes(sources: list[Clip], own: Path, place: Path) -> list[Clip]:
@@ -124,35 +227,41 @@ def _origin(source: Clip) -> str:
     return place if source.seconds is None and not source.start else f"{place}@{source.start:g}+{source.seconds}"
 
 
-def _windows(embedder: Embedder, source: Clip, *, seconds: float | None, overlap: float) -> Iterator[Entry | Skipped]:
-    path = _file(source)
-
-    def entry(number: int, start: float, end: float, vectors: Mapping[str, Vector | None], picture: Any) -> Entry:
-        clip = Clip(
-            key_of(_origin(source), number),
-            source=source.id,
-            path=path.resolve(),
-            start=start,
-            seconds=end - start,
-            labels=source.labels,
-            split=source.split,
-            metadata=source.metadata,
-        )
-        return Entry(clip, {side: vector for side, vector in vectors.items() if vector is not None}, picture)
-
-    if path.suffix.lower() in PICTURES:
-        picture = read_image(path)
-        yield entry(0, 0.0, 0.0, {"visual": embedder.image(picture)}, picture)
-        return
-    number = 0
-    span = (source.start, source.seconds)
-    for window in embedder.windows(path, seconds=seconds, overlap=overlap, span=span):
-        if window.audio is None and window.visual is None:
-            yield source.id, f"{window.start:.3f}", "silent"
-            continue
-        start, end = round(window.start, 6), round(window.end, 6)
-        yield entry(number, start, end, {"audio": window.audio, "visual": window.visual}, window.picture)
-        number += 1
+def _windows(
+    embedder: Embedder, source: Clip, pieces: Iterator[Piece | str], turn: threading.Lock
+) -> Iterator[Entry | Skipped]:
+    """The windows of a file as entries; of one that breaks, those before."""
+    stamp, number, broken = next(pieces), 0, None
+    while broken is None:
+        batch: list[Piece] = []
+        try:
+            while len(batch) < embedder.batch and isinstance(piece := next(pieces, ""), Piece):
+                batch.append(piece)
+        except EquiAVError as error:
+            broken = error
+        waves = [None if p.waveform is None else torch.from_numpy(p.waveform.astype(np.float32) / 32768) for p in batch]
+        films = [None if p.frames is None else torch.from_numpy(p.frames) for p in batch]
+        with turn:
+            vectors = embedder.clips(list(zip(waves, films, strict=True)))
+        for piece, (audio, visual) in zip(batch, vectors, strict=True):
+            if audio is None and visual is None:
+                yield source.id, f"{piece.start:.3f}", "silent"
+                continue
+            clip = Clip(
+                key_of(_origin(source), number),
+                source=source.id,
+                path=_file(source).resolve(),
+                start=piece.start,
+                seconds=piece.end - piece.start,
+                labels=source.labels,
+                split=source.split,
+                metadata={**source.metadata, FILE: stamp},
+            )
+            yield Entry(clip, {s: v for s, v in (("audio", audio), ("visual", visual)) if v is not None}, piece.picture)
+            number += 1
+        if len(batch) < embedder.batch and broken is None:
+            return
+    raise broken
 
 
 def index_prepared(
@@ -169,7 +278,8 @@ def index_prepared(
     names = [clips.name(i) for i in range(len(clips))]
     known = index.store.known(names)
     todo = [i for i, name in enumerate(names) if name not in known]
-    files = ((names[i], _clip(embedder, clips, i, columns.get(clips.source(i), {}))) for i in todo)
+    entries = ((names[i], _clip(embedder, clips, i, columns.get(clips.source(i), {}))) for i in todo)
+    files = ((name, _entries_of(index, name, found)) for name, found in entries)
     return _fill(index, embedder, files, total=len(todo), known=len(known), unit="clips", progress=progress)
 
 
@@ -198,33 +308,36 @@ def _clip(embedder: Embedder, clips: ShardDataset, i: int, more: Mapping[str, An
 def _fill(
     index: Index,
     embedder: Embedder,
-    files: Iterable[tuple[str, Iterator[Entry | Skipped]]],
+    files: Iterable[tuple[str, Filled]],
     *,
     total: int,
     known: int,
     unit: str,
+    replaced: Mapping[str, Sequence[str]] | None = None,
     progress: Progress,
 ) -> Summary:
     """Adds entries in portions, whole files at a time; what failed goes to skipped.csv.
 
-    A file that breaks keeps the entries that came before; Ctrl-C keeps the files that were done.
+    Ctrl-C keeps the files that were done. `replaced` are the entries that those of a file take the place of.
     """
     waiting: list[Entry] = []
     bad: list[Skipped] = []
     seen: list[str] = []
+    old = dict(replaced or {})
     added = used = 0
     began = spoken = committed = time.monotonic()
 
     def commit() -> None:
         nonlocal added, committed
+        if gone := [id for name in seen for id in old.pop(name, ())]:
+            index.remove(gone)
         added += index.add(waiting, made_by=embedder.digest)
         waiting.clear()
         committed = time.monotonic()
         _write_skipped(index.folder, seen, bad)
 
     try:
-        for name, found in files:
-            mine, reasons = _entries_of(name, found)
+        for name, (mine, reasons) in files:
             seen.append(name)
             waiting += mine
             bad += reasons
@@ -240,25 +353,22 @@ def _fill(
         commit()
         raise
     commit()
-    return Summary(added, used, len(seen) - used, known)
+    return Summary(added, used, len(seen) - used, known, len(replaced or {}))
 
 
-def _entries_of(name: str, found: Iterator[Entry | Skipped]) -> tuple[list[Entry], list[Skipped]]:
-    """The entries of one file, and why there are not more."""
+def _entries_of(index: Index, name: str, found: Iterator[Entry | Skipped]) -> Filled:
+    """The entries of one file, and why there are not more; one that breaks keeps those that came before."""
     entries: list[Entry] = []
     bad: list[Skipped] = []
     try:
         for item in found:
             if isinstance(item, Entry):
+                index.check_entry(item)
                 entries.append(item)
             else:
                 bad.append(item)
-    except (EquiAVError, MemoryError, ArithmeticError, LookupError, ValueError) as error:
+    except EquiAVError as error:
         reason = error.reason if isinstance(error, MediaError) else str(error)
-        if not isinstance(error, EquiAVError):
-            # A file nobody foresaw must not end a run over thousands; the log keeps what is needed to mend it.
-            logger.warning("%s: %r", name, error, exc_info=True)
-            reason = f"cannot be read ({type(error).__name__}: {error})"
         rest = (name, f"{entries[-1].clip.end:.3f}", f"the rest: {reason}") if entries else (name, "", reason)
         bad.append(rest)
     return entries, bad
@@ -267,7 +377,11 @@ def _entries_of(name: str, found: Iterator[Entry | Skipped]) -> tuple[list[Entry
 def _write_skipped(folder: Path, seen: list[str], bad: list[Skipped]) -> None:
     """The list of what was left out, with the files of this run anew and those of earlier ones kept."""
     again = set(seen)
-    before = [row for row in read_skipped(folder) if row[0] not in again] if (folder / SKIPPED).is_file() else []
+    try:
+        before = [row for row in read_skipped(folder) if row[0] not in again] if (folder / SKIPPED).is_file() else []
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        logger.warning("%s cannot be read (%s) and is begun anew", folder / SKIPPED, error)
+        before = []
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(("source", "start", "reason"))

@@ -2,6 +2,9 @@
 
 It uses a rollback journal rather than a write-ahead log: that works in folders that cannot be written and on network
 disks, and readers, whose transactions last milliseconds, hold up a writer only for its commit.
+
+SQLite does not notice a bit that flipped on the disk. The SHA-256 of the database stands in a file beside it, which
+says while a change is being committed that it is about to be another.
 """
 
 from __future__ import annotations
@@ -9,28 +12,32 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sqlite3
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from equiav.errors import Busy, DataError, EquiAVError
-from equiav.io import locked
+from equiav.io import locked, sha256
 from equiav.search.records import NEAR, SIDES, TIMES, Filter, Progress, clip_record, facts, number_of, read_clip
-from equiav.search.vectors import DRAFT, Numbers, Rows
+from equiav.search.vectors import DRAFT, Numbers, Rows, side_files, write_sums
 from equiav.types import Clip
 
 logger = logging.getLogger(__name__)
 
-DATABASE, STATE = "entries.db", "state.json"  # state.json belongs to the first format
-FORMAT = 2
+DATABASE, CHECKSUM = "entries.db", "entries.sha256"
+STATE = "state.json"  # of the first format, which had no database
+FORMAT = 3  # the second had no checksums
 PORTION = 4096  # entries converted at a time
+REMEDY = "restore a copy, or make the index again"
+REMOVE = "remove it (equiav index INDEX --remove ID) and index its file again, or restore a copy of the index"
 WAIT = 60.0  # seconds that a reader waits for a commit, and a commit for readers
 
 SCHEMA = f"""
@@ -38,15 +45,23 @@ PRAGMA user_version = {FORMAT};
 CREATE TABLE state (generation INTEGER NOT NULL, entries INTEGER NOT NULL); -- one row: changes made, numbers given out
 CREATE TABLE entries (number INTEGER PRIMARY KEY, id NOT NULL UNIQUE, clip TEXT NOT NULL);
 CREATE TABLE removed (number INTEGER PRIMARY KEY);
-CREATE TABLE sides ( -- vectors that count of each modality; the file of its compressed index and what that covers
-  side TEXT PRIMARY KEY, rows INTEGER NOT NULL, file TEXT, covered INTEGER NOT NULL, trained INTEGER NOT NULL);
+CREATE TABLE sides ( -- vectors that count of each modality; the file of its compressed index and what that covers;
+  -- CRC-32 of the owners that count and SHA-256 of the compressed index, NULL in a copy of an earlier format
+  side TEXT PRIMARY KEY, rows INTEGER NOT NULL, file TEXT, covered INTEGER NOT NULL, trained INTEGER NOT NULL,
+  owners INTEGER, sha256 TEXT);
 CREATE TABLE facts ( -- every key=value that filters can ask for, once; its number where it is one
   fact INTEGER PRIMARY KEY, key NOT NULL, value NOT NULL, number REAL, UNIQUE (key, value));
 CREATE TABLE postings ( -- entries of which a fact holds, as 32-bit numbers; a row for each portion added
   fact INTEGER NOT NULL, first INTEGER NOT NULL, entries BLOB NOT NULL, PRIMARY KEY (fact, first)) WITHOUT ROWID;
 INSERT INTO state VALUES (0, 0);
 """
+SECOND_TO_THIRD = f"""
+ALTER TABLE sides ADD COLUMN owners INTEGER;
+ALTER TABLE sides ADD COLUMN sha256 TEXT;
+PRAGMA user_version = {FORMAT};
+"""
 BY_FACT = "SELECT entries FROM postings WHERE fact IN (SELECT fact FROM facts WHERE key = ? AND {})"
+BY_KEY = "SELECT value, entries FROM facts JOIN postings USING (fact) WHERE key = ?"
 BY_ID = "SELECT entry FROM (SELECT number AS entry, id AS value, number_of(id) AS number FROM entries) WHERE {}"
 
 
@@ -125,7 +140,7 @@ def told(folder: Path, what: str = "read") -> Iterator[None]:
             raise EquiAVError(f"{folder}: cannot be written ({reason})") from error
         if "readonly" in reason:
             raise EquiAVError(f"{folder}: a change was cut short; open it once where it can be written") from error
-        raise DataError(f"{folder / DATABASE} cannot be read ({reason}); make the index again") from error
+        raise DataError(f"{folder / DATABASE} cannot be read ({reason}); {REMEDY}") from error
 
 
 def sync(path: Path) -> None:
@@ -135,6 +150,71 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def record_checksum(folder: Path, digest: str, *, changing: bool = False) -> None:
+    """Writes down which database counts, as `sha256sum` does; `changing` says that a commit may have replaced it."""
+    draft = folder / f".{CHECKSUM}{DRAFT}"  # always the same: what a killed process leaves is written over
+    draft.write_text(f"{digest}  {DATABASE}\n" + "changing\n" * changing)
+    sync(draft)
+    draft.replace(folder / CHECKSUM)
+    sync(folder)
+
+
+def read_checksum(folder: Path) -> tuple[str, bool]:
+    """The checksum of the database, and whether it was about to change."""
+    place = folder / CHECKSUM
+    try:
+        found = re.fullmatch(rb"([0-9a-f]{64})  entries\.db\n(changing\n)?", place.read_bytes())
+    except OSError as error:
+        raise DataError(f"{place} cannot be read ({error.strerror}); {REMEDY}") from error
+    if found is None:
+        raise DataError(f"{place} is damaged; {REMEDY}")
+    return found[1].decode(), found[2] is not None
+
+
+def commit(folder: Path, sql: sqlite3.Connection) -> None:
+    """Commits a change and writes down the checksum of what it left; cut short, the next to open it sees to that."""
+    record_checksum(folder, read_checksum(folder)[0], changing=True)
+    sql.execute("COMMIT")
+    record_checksum(folder, sha256(folder / DATABASE))
+
+
+def check_database(folder: Path, sql: sqlite3.Connection) -> None:
+    """Refuses a database that is not the one written; all of it is read.
+
+    One that a killed process was about to change is examined by SQLite instead, and its checksum written anew.
+    """
+    while True:
+        wanted, changing = read_checksum(folder)
+        sql.execute("BEGIN")
+        try:
+            sql.execute("SELECT count(*) FROM sqlite_schema").fetchone()  # from here on nobody commits
+            found = sha256(folder / DATABASE)
+        finally:
+            sql.execute("ROLLBACK")
+        if found == wanted:
+            return
+        if (wanted, changing) == read_checksum(folder):
+            break
+    if not changing:
+        raise DataError(f"{folder / DATABASE} is damaged: not as it was written; {REMEDY}")
+    if not os.access(folder, os.W_OK):
+        return
+    try:
+        with locked(folder):
+            if read_checksum(folder)[1]:
+                check_structure(folder, sql)
+                record_checksum(folder, sha256(folder / DATABASE))
+    except Busy:
+        return  # it is being changed now
+
+
+def check_structure(folder: Path, sql: sqlite3.Connection) -> None:
+    """Refuses a database that SQLite finds faults in, where there is no checksum to compare it with."""
+    ((first, *_), *_) = sql.execute("PRAGMA integrity_check(1)").fetchall()
+    if first != "ok":
+        raise DataError(f"{folder / DATABASE} is damaged ({str(first).splitlines()[-1]}); {REMEDY}")
 
 
 def place_database(folder: Path, fill: Callable[[sqlite3.Connection], None]) -> None:
@@ -147,44 +227,98 @@ def place_database(folder: Path, fill: Callable[[sqlite3.Connection], None]) -> 
         sql.execute("COMMIT")
     sync(draft)
     (folder / f"{DATABASE}-journal").unlink(missing_ok=True)  # it would be taken for one of the new database
+    record_checksum(folder, sha256(draft))
     draft.replace(folder / DATABASE)
     sync(folder)
 
 
-def open_database(folder: Path, progress: Progress) -> tuple[sqlite3.Connection, bool]:
-    """A connection, and whether it is to a copy for this process alone: of a folder in the first format, read-only.
+def open_database(folder: Path, width: int, progress: Progress) -> tuple[sqlite3.Connection, bool]:
+    """A connection, and whether it is to a copy for this process alone: of an earlier format, where nothing is written.
 
-    The first format is converted on opening; its files go once the database is in place, whoever is killed meanwhile.
+    Earlier formats are converted on opening; what was is removed once the new is in place, whoever is killed meanwhile.
     """
-    place, old = folder / DATABASE, folder / STATE
-    while old.is_file() and os.access(folder, os.W_OK):
+    place = folder / DATABASE
+    while (version := _format(folder)) < FORMAT and os.access(folder, os.W_OK):
         try:
             with locked(folder):
-                if not place.is_file():
-                    progress(f"{folder}: converting its entries to this version's format")
-                    place_database(folder, partial(_convert, folder))
-                names = ("entries.jsonl", "entries.ends", "entries.ids", "entries.places", "entries.tags")
-                for path in [*(folder / name for name in names), *folder.glob("removed-*.i64"), old]:
-                    path.unlink(missing_ok=True)
+                _migrate(folder, width, progress)
         except Busy:
-            if place.is_file():
-                break
             time.sleep(0.1)  # another process is converting it
-    if old.is_file() and not place.is_file():
-        logger.warning("%s is of an earlier format and read-only: it is converted for this process alone", folder)
-        sql = connect(None)
+    if (folder / STATE).is_file() and os.access(folder, os.W_OK):
+        with suppress(Busy), locked(folder):
+            names = ("entries.jsonl", "entries.ends", "entries.ids", "entries.places", "entries.tags")
+            for path in [*(folder / name for name in names), *folder.glob("removed-*.i64"), folder / STATE]:
+                path.unlink(missing_ok=True)
+    if version > FORMAT:
+        raise DataError(f"{place} is of another format; make the index again with this version")
+    if version == FORMAT:
+        sql = connect(folder)
+        check_database(folder, sql)
+        return sql, False
+    logger.warning("%s is of an earlier format and read-only: it is converted for this process alone", folder)
+    sql = connect(None)
+    if version == 1:
         sql.executescript(SCHEMA)
         _convert(folder, sql)
-        return sql, True
-    if not place.is_file():
-        raise DataError(f"{place} cannot be read (no such file); make the index again")
-    sql = connect(folder)
-    if sql.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
-        raise DataError(f"{place} is of another format; make the index again with this version")
-    pages, size = (sql.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-    if place.stat().st_size < pages * size:  # SQLite takes the rest of its last page for zeros
-        raise DataError(f"{place} is damaged: shorter than it says; make the index again")
-    return sql, False
+    else:
+        with closing(connect(folder)) as stored:
+            stored.backup(sql)
+        check_structure(folder, sql)
+        sql.executescript(SECOND_TO_THIRD)
+    return sql, True
+
+
+def _format(folder: Path) -> int:
+    """Which format a folder is in, by the number that SQLite keeps at byte 60 of its files."""
+    place = folder / DATABASE
+    if not place.is_file() and (folder / STATE).is_file():
+        return 1
+    try:
+        with place.open("rb") as file:
+            version = int.from_bytes(file.read(64)[60:], "big")
+    except OSError as error:
+        raise DataError(f"{place} cannot be read ({str(error.strerror).lower()}); {REMEDY}") from error
+    if version < FORMAT and (folder / CHECKSUM).is_file():
+        with closing(connect(folder)) as sql:
+            check_database(folder, sql)  # that number is no longer what was written
+    return max(version, 2)
+
+
+def _migrate(folder: Path, width: int, progress: Progress) -> None:
+    """Brings an earlier format to this one, checksums included; under the folder's lock."""
+    version = _format(folder)
+    if version < FORMAT:
+        progress(f"{folder}: converting its entries to this version's format")
+    if version == 1:
+
+        def fill(sql: sqlite3.Connection) -> None:
+            _convert(folder, sql)
+            _add_checksums(folder, sql, width)
+
+        place_database(folder, fill)
+    elif version == 2:
+        with closing(connect(folder)) as sql:
+            check_structure(folder, sql)
+            sql.execute("PRAGMA synchronous = FULL")
+            sql.execute("PRAGMA cache_spill = OFF")
+            sql.executescript("BEGIN IMMEDIATE;" + SECOND_TO_THIRD)
+            _add_checksums(folder, sql, width)
+            sync(folder)
+            record_checksum(folder, sha256(folder / DATABASE), changing=True)
+            commit(folder, sql)
+
+
+def _add_checksums(folder: Path, sql: sqlite3.Connection, width: int) -> None:
+    """Checksums of all that earlier formats wrote without."""
+    for side, rows, file in sql.execute("SELECT side, rows, file FROM sides").fetchall():
+        stored, owners, _ = side_files(folder, side, width)
+        write_sums(folder, side, stored.view(rows))
+        try:
+            digest = None if file is None else sha256(folder / file)
+        except OSError:
+            digest = ""  # that of no file: it counts as damaged, and is made again when the index grows
+        crc = zlib.crc32(owners.view(rows))
+        sql.execute("UPDATE sides SET owners = ?, sha256 = ? WHERE side = ?", (crc, digest, side))
 
 
 def _convert(folder: Path, sql: sqlite3.Connection) -> None:
@@ -203,7 +337,7 @@ def _convert(folder: Path, sql: sqlite3.Connection) -> None:
         for side in [side for side in SIDES if state[side]]:
             made = state["compressed"].get(side, {"file": None, "rows": 0, "trained": 0})
             row = (side, state[side], made["file"], made["rows"], made["trained"])
-            sql.execute("INSERT INTO sides VALUES (?, ?, ?, ?, ?)", row)
+            sql.execute("INSERT INTO sides (side, rows, file, covered, trained) VALUES (?, ?, ?, ?, ?)", row)
         sql.execute("UPDATE state SET generation = ?, entries = ?", (state["generation"], state["entries"]))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{folder / STATE} cannot be read ({error}); make the index again") from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
+import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -16,15 +18,20 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from equiav.checkpoint import same_model
-from equiav.errors import DataError
+from equiav.errors import DataError, EquiAVError
 from equiav.inference import Embedder, LoadedModel, Picture, Sound, Video, joint
 from equiav.io import write_json, write_whole
-from equiav.search.milvus import MilvusStore, is_file
-from equiav.search.records import SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
+from equiav.search.database import REMEDY
+from equiav.search.milvus import MilvusStore, is_file, same_store
+from equiav.search.records import PREPARED, SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
 from equiav.search.store import LocalStore
 from equiav.types import Clip
 
-INDEX, THUMBNAILS, FORMAT = "index.json", "thumbnails", 2  # in format 1 a local store had no database
+logger = logging.getLogger(__name__)
+
+INDEX, THUMBNAILS = "index.json", "thumbnails"
+FORMAT = 3  # in format 1 a local store had no database, in format 2 nothing had a checksum
+MARK = b"sha256"  # between a thumbnail and its checksum, where whoever shows it has stopped reading
 UNIT = 1e-3  # how far a unit vector's length may be off
 MOST = 10_000  # results of one search
 ALL = ("both", "all")  # names of all modalities together
@@ -80,25 +87,30 @@ class Index:
             LocalStore.create(folder)
             kept = LocalStore(folder, model.width, progress=progress)
         else:
-            kept = MilvusStore(store, model.width, model.digest, create=sides)
-        write_json(folder / INDEX, about)
+            kept = MilvusStore(store, model.width, model.digest, create=sides, named=True)
+        write_about(folder, about)
         return cls(folder, about, kept)
 
     @classmethod
-    def open(cls, folder: str | Path, *, progress: Progress = lambda line: None) -> Index:
-        """An index made before, also by an earlier version: its entries are then converted first."""
-        folder = Path(folder)
-        try:
-            about = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            raise DataError(f"{folder} is no index; make one with `equiav index CLIPS {folder}`") from None
-        except (OSError, ValueError) as error:
-            raise DataError(f"{folder / INDEX} cannot be read: {error}") from error
-        if not isinstance(about, dict) or about.get("format") not in (1, FORMAT):
-            raise DataError(f"{folder} is an index of another format; make it again with this version")
+    def open(cls, folder: str | Path, *, store: str | None = None, progress: Progress = lambda line: None) -> Index:
+        """An index made before, also by an earlier version: its entries are then converted first.
+
+        `store` names the place of its vectors again; a Milvus server gets MILVUS_TOKEN only once it was named.
+        """
+        folder, store = Path(folder), settled_store(store)
+        about = read_about(folder)
+        if store is not None and not same_store(store, about["store"]):
+            raise DataError(f"{folder} keeps its vectors in {about['store'] or 'its own folder'}, not in {store}")
+        kept: Store
         if about["store"] is None:
-            return cls(folder, about, LocalStore(folder, about["width"], progress=progress))
-        return cls(folder, about, MilvusStore(about["store"], about["width"], about["digest"]))
+            kept = LocalStore(folder, about["width"], progress=progress)
+        else:
+            address, named = store or about["store"], store is not None
+            kept = MilvusStore(address, about["width"], about["digest"], named=named)
+        if about["format"] < FORMAT and os.access(folder, os.W_OK):
+            about["format"] = FORMAT
+            write_about(folder, about)
+        return cls(folder, about, kept)
 
     def __len__(self) -> int:
         return len(self.store)
@@ -137,13 +149,15 @@ class Index:
         """
         self.check_model(made_by)
         for entry in entries:
-            self._check_entry(entry)
+            self.check_entry(entry)
         known = self.store.known([entry.clip.id for entry in entries])
         new = list({entry.clip.id: entry for entry in entries if entry.clip.id not in known}.values())
         if new:
             for entry in new:
                 if entry.picture is not None:
-                    write_whole(self._thumbnail(entry.clip.id), jpeg(entry.picture))
+                    content = entry.picture if isinstance(entry.picture, bytes) else jpeg(entry.picture)
+                    checked = content + MARK + hashlib.sha256(content).digest()
+                    write_whole(self._thumbnail(entry.clip.id), checked)
             self.store.add(new)
         return len(new)
 
@@ -160,6 +174,12 @@ class Index:
             self._thumbnail(id).unlink(missing_ok=True)
         return count
 
+    def vanished(self) -> list[Clip]:
+        """The clips of entries whose files are no longer where they were; those of prepared folders need none."""
+        gone = {path for path in self.store.paths() if not Path(path).exists()}
+        clips = self.store.clips() if gone else ()
+        return [clip for clip in clips if str(clip.path) in gone and PREPARED not in clip.metadata]
+
     def entry(self, id: str) -> Entry:
         """An entry with its vectors."""
         found = self.store.get(id)
@@ -168,9 +188,15 @@ class Index:
         return found
 
     def thumbnail(self, id: str) -> Path | None:
-        """Where the thumbnail of an entry is, if it has one."""
+        """Where the thumbnail of an entry is, if it has one; a damaged one is none, and is told of in the log."""
         place = self._thumbnail(id)
-        return place if place.is_file() else None
+        try:
+            if intact(place.read_bytes()):
+                return place
+        except OSError:
+            return None
+        logger.warning("%s is damaged and not shown; remove it, or index its file again", place)
+        return None
 
     def clips(self) -> Iterator[Clip]:
         """The clips of all entries."""
@@ -212,6 +238,8 @@ class Index:
             raise DataError(f"{k} results: ask for 1 to {MOST:,}")
         if query.vector.shape != (self.width,):
             raise DataError(f"a query of shape {query.vector.shape} for vectors of {self.width}")
+        if not np.isfinite(query.vector).all():
+            raise DataError("the query's vector holds numbers that are not finite")
         parsed = parse_filters(filters)
         best: dict[str, tuple[float, Clip, str]] = {}
         for side in self.sides(among, query.modality):
@@ -229,14 +257,76 @@ class Index:
         name = hashlib.sha256(id.encode("utf-8", "backslashreplace")).hexdigest()[:24]  # ids may hold anything
         return self.folder / f"{THUMBNAILS}/{name[:2]}/{name}.jpg"
 
-    def _check_entry(self, entry: Entry) -> None:
-        id = entry.clip.id
+    def check_entry(self, entry: Entry) -> None:
+        """Refuses what cannot be compared: vectors of other lengths, or with numbers that are none."""
+        name = entry.clip.source or entry.clip.id
         if not entry.vectors:
-            raise DataError(f"{id}: an entry needs a vector of at least one modality")
+            raise DataError(f"{name}: an entry needs a vector of at least one modality")
         for side, vector in entry.vectors.items():
             check_side(side)
-            if vector.shape != (self.width,) or not abs(float(np.linalg.norm(vector)) - 1) <= UNIT:
-                raise DataError(f"{id}: its vectors must be of length 1 and of {self.width} numbers")
+            if not np.isfinite(vector).all():
+                raise DataError(f"{name}: its {side} vector holds numbers that are not finite")
+            if vector.shape != (self.width,) or abs(float(np.linalg.norm(vector)) - 1) > UNIT:
+                raise DataError(f"{name}: its vectors must be of length 1 and of {self.width} numbers")
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What index.json says, if it is as it was written."""
+    place = folder / INDEX
+    try:
+        about = json.loads(place.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{folder} is no index; make one with `equiav index CLIPS {folder}`") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{place} cannot be read ({error}); {REMEDY}") from error
+    if not isinstance(about, dict):
+        raise DataError(f"{place} is damaged: not as it was written; {REMEDY}")
+    written = about.pop("checksum", None)
+    if (written is not None or about.get("format") == FORMAT) and written != _checksum(about):
+        raise DataError(f"{place} is damaged: not as it was written; {REMEDY}")
+    if about.get("format") not in range(1, FORMAT + 1):
+        raise DataError(f"{folder} is an index of another format; make it again with this version")
+    if not {"digest", "width", "store", "model"} <= about.keys() or type(about["width"]) is not int:
+        raise DataError(f"{place} is damaged: it does not say enough; {REMEDY}")
+    return about
+
+
+def write_about(folder: Path, about: dict[str, Any]) -> None:
+    """Writes index.json with a checksum of what it says."""
+    write_json(folder / INDEX, {**about, "checksum": _checksum(about)})
+
+
+def _checksum(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def verify_index(folder: str | Path, progress: Progress = lambda line: None) -> list[str]:
+    """Compares all of an index with its checksums: one line for each problem, none if it is as it was written.
+
+    Of vectors in Milvus the server takes care; here the folder is looked at. Thumbnails that earlier versions wrote
+    have no checksum, only an end that must be there.
+    """
+    folder, problems = Path(folder), list[str]()
+    try:
+        about = read_about(folder)
+        if about["store"] is None:
+            store = LocalStore(folder, about["width"], progress=progress)
+            problems = store.verify(progress)
+            store.close()
+    except EquiAVError as error:
+        problems.append(str(error))
+    pictures = sorted((folder / THUMBNAILS).rglob("*.jpg"))
+    problems += [f"{place} is damaged; remove it" for place in pictures if not intact(place.read_bytes())]
+    progress(f"{folder}: {len(pictures):,} thumbnails compared with their checksums")
+    return problems
+
+
+def intact(thumbnail: bytes) -> bool:
+    """Is a thumbnail as it was written? Those of earlier versions have no checksum behind them."""
+    content, mark, digest = thumbnail[: -32 - len(MARK)], thumbnail[-32 - len(MARK) : -32], thumbnail[-32:]
+    if mark == MARK:
+        return hashlib.sha256(content).digest() == digest
+    return thumbnail.endswith(b"\xff\xd9")
 
 
 def ask(

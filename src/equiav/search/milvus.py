@@ -1,23 +1,32 @@
 """Milvus as the store, for collections beyond one machine: the same entries in one collection of a server.
 
-`milvus://host:port/collection` is a server; a file ending in .db is milvus-lite, the same client on a local file. A
-password or token is taken from the environment variable MILVUS_TOKEN, never written down.
+`milvus://host:port/collection` is a server, reached over TLS unless it is this machine; `milvus+http://` is one without
+TLS; a file ending in .db is milvus-lite, the same client on a local file. A password or token is taken from the
+environment variable MILVUS_TOKEN, never written down, and sent only to servers that the user has named: an index folder
+may come from anybody, and must not choose who gets it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
+import json
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from equiav.errors import DataError
+from equiav.errors import DataError, EquiAVError
+from equiav.io import write_json
 from equiav.search.records import NEAR, TIMES, Entry, Filter, Vector, clip_record, facts, read_clip, spacing
 from equiav.types import Clip
+
+logger = logging.getLogger(__name__)
 
 COLLECTION, PORT = "equiav", 19530
 ABOUT = ".about"  # the id of the row that says which model made the vectors
@@ -35,10 +44,12 @@ def parse_address(text: str) -> tuple[str, str]:
     else:
         try:
             parts = urlsplit(text)
-            uri = f"http://{parts.hostname}:{parts.port or PORT}"
+            host, port = parts.hostname or "", parts.port or PORT
         except ValueError as error:
             raise DataError(f"--store {text}: give milvus://host:port/collection ({error})") from None
-        if parts.scheme != "milvus" or not parts.hostname:
+        plain = parts.scheme == "milvus+http" or is_loopback(host)
+        uri = f"{'http' if plain else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+        if parts.scheme not in ("milvus", "milvus+http") or not host:
             raise DataError(f"--store {text}: give milvus://host:port/collection, or a .db file of milvus-lite")
         if parts.username or parts.password:
             raise DataError("give Milvus' password in the environment variable MILVUS_TOKEN, as user:password")
@@ -54,6 +65,55 @@ def is_file(text: str) -> bool:
     return "://" not in text and text.partition("#")[0].endswith(".db")
 
 
+def is_loopback(host: str) -> bool:
+    """Is it this machine, by name or by number?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def same_store(one: str | None, other: str | None) -> bool:
+    """Do two addresses mean the same collection, with or without TLS?"""
+    if one is None or other is None or is_file(one) or is_file(other):
+        return one == other
+    return parse_address(one.replace("+http://", "://", 1)) == parse_address(other.replace("+http://", "://", 1))
+
+
+def named_servers() -> Path:
+    """The list of servers that this user has named, in their own configuration."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("APPDATA") or Path.home() / ".config"
+    return Path(home) / "equiav" / "milvus.json"
+
+
+def trusted_server(uri: str, address: str, *, named: bool) -> tuple[str, str]:
+    """Where to connect, and the token to send there; naming a server is remembered, with or without TLS.
+
+    A server that only an index folder speaks of gets no token, and is not spoken to in plain text.
+    """
+    token, place = os.environ.get("MILVUS_TOKEN", ""), named_servers()
+    try:
+        known = [str(one) for one in json.loads(place.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        known = []
+    if named:
+        if uri not in known:
+            try:
+                write_json(place, [*known, uri])
+            except EquiAVError as error:
+                logger.warning("%s; the server must be named again next time (--store)", error)
+        return uri, token
+    plain = uri.replace("https://", "http://")
+    if uri in known or plain in known:
+        return uri if uri in known else plain, token
+    if token or (uri == plain and not is_loopback(urlsplit(uri).hostname or "")):
+        raise DataError(
+            f"the index keeps its vectors at {uri}, which you have not named yet; if you trust it, say so once: "
+            f"equiav search INDEX --like ID --store {address}"
+        )
+    return uri, ""
+
+
 class MilvusStore:
     """Entries in a Milvus collection with a vector field for each side; no search looks at the zeros of missing ones.
 
@@ -62,9 +122,12 @@ class MilvusStore:
         width: length of a vector.
         digest: which model made the vectors; a collection for another is refused.
         create: makes the collection if it is not there, for vectors of these sides; its schema cannot change later.
+        named: the user gave the address, rather than an index folder: MILVUS_TOKEN may be sent there.
     """
 
-    def __init__(self, address: str, width: int, digest: str, *, create: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, address: str, width: int, digest: str, *, create: Sequence[str] | None = None, named: bool = False
+    ) -> None:
         # With its own handling of fork() on, gRPC kills the children of a process that has a connection open.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
         try:
@@ -73,8 +136,10 @@ class MilvusStore:
             raise DataError("Milvus needs its client: pip install equiav[milvus]") from error
         uri, self.name = parse_address(address)
         self.width = width
-        connect = _told(MilvusClient, f"{uri}: no Milvus answers there")
-        self.client: Any = _Client(connect(uri, token=os.environ.get("MILVUS_TOKEN", "")), uri)
+        uri, token = (uri, "") if is_file(address) else trusted_server(uri, address, named=named)
+        hint = "; one without TLS is milvus+http://host:port" if uri.startswith("https") else ""
+        connect = _told(MilvusClient, f"{uri}: no Milvus answers there{hint}")
+        self.client: Any = _Client(connect(uri, token=token), uri)
         there = self.client.has_collection(self.name)
         if there and create is not None and self._unfinished():
             self.client.drop_collection(self.name)
@@ -136,9 +201,13 @@ class MilvusStore:
     def _count(self) -> int:
         return int(self.client.query(self.name, filter="", output_fields=["count(*)"])[0]["count(*)"])
 
-    def known(self, ids: Sequence[str]) -> set[str]:
-        """Those of the ids that are there."""
-        return {row["id"] for row in self._some(ids, ["id"])}
+    def known(self, ids: Sequence[str]) -> dict[str, Clip]:
+        """The clips of those of the ids that are there."""
+        return {row["id"]: read_clip(row["entry"]) for row in self._some(ids, ["id", "entry"]) if row["id"] != ABOUT}
+
+    def paths(self) -> set[str]:
+        """The files that entries are of."""
+        return {str(clip.path) for clip in self.clips() if clip.path is not None}
 
     def add(self, entries: Sequence[Entry]) -> None:
         """Adds entries, in several requests where they are many; cut short, it is made good by adding the same again.
@@ -166,7 +235,7 @@ class MilvusStore:
 
     def remove(self, ids: Sequence[str]) -> int:
         """Removes entries and returns how many there were. Cut short, it is made good by removing the same again."""
-        there = sorted(self.known(ids) - {ABOUT})
+        there = sorted(self.known(ids))
         for start in range(0, len(there), AT_ONCE):
             self.client.delete(self.name, ids=there[start : start + AT_ONCE])
         return len(there)

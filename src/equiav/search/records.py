@@ -19,6 +19,9 @@ Vector = NDArray[np.float32]
 Progress = Callable[[str], None]
 SIDES: tuple[str, ...] = ("audio", "visual")  # the modalities every index can be searched by
 
+PREPARED = "prepared"  # the column that names the prepared folder a clip was indexed from
+FILE = ".file"  # the column, not shown, that tells whether a file has changed: size, time of change, SHA-256
+
 Operator = Literal["=", "!=", ">=", "<="]
 TIMES = ("start", "end", "seconds")
 NEAR = 5e-4  # times are compared to the millisecond
@@ -27,11 +30,14 @@ _FORM = re.compile(r"\s*([^<>=!]+?)\s*(!=|>=|<=|=)\s*(.*?)\s*", re.DOTALL)
 
 @dataclass(frozen=True)
 class Entry:
-    """A clip with a unit vector for each modality it has, by the modality's name; `picture` (H, W, 3) is for people."""
+    """A clip with a unit vector for each modality it has, by the modality's name.
+
+    `picture` is for people: (H, W, 3), or a small JPEG file of it.
+    """
 
     clip: Clip
     vectors: Mapping[str, Vector] = field(default_factory=dict)
-    picture: NDArray[np.uint8] | None = None
+    picture: NDArray[np.uint8] | bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,12 @@ class Store(Protocol):
 
     def __len__(self) -> int: ...
 
-    def known(self, ids: Sequence[str]) -> set[str]:
-        """Those of the ids that are there."""
+    def known(self, ids: Sequence[str]) -> dict[str, Clip]:
+        """The clips of those of the ids that are there."""
+        ...
+
+    def paths(self) -> set[str]:
+        """The files that entries are of."""
         ...
 
     def add(self, entries: Sequence[Entry]) -> None:
@@ -169,8 +179,9 @@ def _parse(text: str) -> Filter:
 
 def columns(clip: Clip) -> dict[str, Any]:
     """What is known of a clip beside its place and labels: metadata; split, group, fold and text where it has them."""
-    known = {name: getattr(clip, name) for name in ("split", "group", "fold", "text")}
-    return {**clip.metadata, **{name: value for name, value in known.items() if value not in (None, "")}}
+    more = {name: getattr(clip, name) for name in ("split", "group", "fold", "text")}
+    known = {**clip.metadata, **{name: value for name, value in more.items() if value not in (None, "")}}
+    return {name: value for name, value in known.items() if name != FILE}
 
 
 def values_of(clip: Clip, key: str) -> list[str]:

@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 
 from equiav.data import ShardDataset, flac, read_flac
 from equiav.errors import EquiAVError
-from equiav.inference import excerpt, frames_of
+from equiav.inference import frames_of
 from equiav.io import write_whole
-from equiav.media import CLIP_SECONDS, SAMPLE_RATE
+from equiav.media import CLIP_SECONDS, SAMPLE_RATE, Workers, decoded_in, excerpt
 from equiav.report import render
 from equiav.search.index import jpeg
-from equiav.search.records import Hit
+from equiav.search.records import PREPARED, Hit
 from equiav.types import Clip
 
-PREPARED = "prepared"  # the column that names the prepared folder a clip was indexed from
 NOTHING = "Nothing was found: the index is empty, or no entry meets the filters."
 BY = {"audio": "sound", "visual": "pictures"}  # what people call a modality; others go by their name
 WIDEST = 48  # characters of a column of the table
@@ -28,11 +27,12 @@ WIDEST = 48  # characters of a column of the table
 Sound = tuple[int, NDArray[np.int16]]
 
 
-def sound_of(clip: Clip) -> Sound | None:
+def sound_of(clip: Clip, workers: Workers | None = None) -> Sound | None:
     """Sample rate and waveform of a clip, from its file or the prepared folder; None where neither has audio of it."""
     if clip.path is not None and clip.path.is_file():
         try:
-            sound = excerpt(clip.path, start=clip.start, seconds=clip.seconds or 0.0, picture=False).waveform
+            how = {"start": clip.start, "seconds": clip.seconds or 0.0, "picture": False}
+            sound = decoded_in(workers, excerpt, clip.path, **how).waveform
             return None if sound is None else (SAMPLE_RATE, sound)
         except EquiAVError:
             return None
@@ -72,14 +72,25 @@ def _short(text: str) -> str:
 
 
 def write_results(
-    hits: Sequence[Hit], path: Path, *, title: str, query: Path | None = None, kind: str = "", start: float = 0.0
+    hits: Sequence[Hit],
+    path: Path,
+    *,
+    title: str,
+    query: Path | None = None,
+    kind: str = "",
+    start: float = 0.0,
+    workers: Workers | None = None,
 ) -> None:
-    """Writes the page, one file that needs nothing else; `query` is the file that was asked with, `kind` as what."""
+    """Writes the page, one file that needs nothing else; `query` is the file that was asked with, `kind` as what.
+
+    Files are decoded in `workers`, if they are given.
+    """
     asked: dict[str, Any] = {"image": None, "audio": None}
     if query is not None and kind == "image":
-        asked["image"] = jpeg(frames_of(query, start=start, seconds=CLIP_SECONDS)[0].permute(1, 2, 0).numpy())
+        frames = frames_of(query, start=start, seconds=CLIP_SECONDS, workers=workers)
+        asked["image"] = jpeg(frames[0].permute(1, 2, 0).numpy())
     elif query is not None:
-        asked["audio"] = _flac(Clip("", path=query, start=start, seconds=CLIP_SECONDS))
+        asked["audio"] = _flac(Clip("", path=query, start=start, seconds=CLIP_SECONDS), workers)
     cards = [
         {
             "place": place,
@@ -90,7 +101,7 @@ def write_results(
             "span": span(hit.clip),
             "by": BY.get(hit.side, hit.side),
             "image": None if hit.thumbnail is None else hit.thumbnail.read_bytes(),
-            "audio": _flac(hit.clip),
+            "audio": _flac(hit.clip, workers),
         }
         for place, hit in enumerate(hits, start=1)
     ]
@@ -98,9 +109,9 @@ def write_results(
     write_whole(path, render("search.html", title=title, query=name, asked=asked, hits=cards, nothing=NOTHING))
 
 
-def _flac(clip: Clip) -> bytes | None:
+def _flac(clip: Clip, workers: Workers | None) -> bytes | None:
     """The audio of a clip as a FLAC file."""
-    sound = sound_of(clip)
+    sound = sound_of(clip, workers)
     return None if sound is None else flac(np.ascontiguousarray(sound[1]), sound[0])
 
 

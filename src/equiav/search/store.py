@@ -4,6 +4,9 @@ Every entry has a number, the order in which it came, which is never given out t
 behind those that count and writes new compressed indexes under new names; the database transaction that makes them
 count comes last. A process killed at any moment leaves the state before it or the one after, and one process writes
 at a time while any number read.
+
+What the disk gives back is compared with checksums: the database when it is opened, the owners of vectors whenever they
+are read, a compressed index when it is loaded, and each vector when it is used first.
 """
 
 from __future__ import annotations
@@ -12,11 +15,12 @@ import json
 import logging
 import sqlite3
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +31,7 @@ from equiav.search import database
 from equiav.search import vectors as files
 from equiav.search.database import told
 from equiav.search.records import Entry, Filter, Progress, Vector, read_clip, spacing
-from equiav.search.vectors import Numbers, Rows
+from equiav.search.vectors import Numbers, side_files
 from equiav.types import Clip
 
 logger = logging.getLogger(__name__)
@@ -37,19 +41,28 @@ TAIL = 8192  # vectors that may wait outside the compressed index; each search c
 RETRAIN = 4  # growth since training that asks for new lists
 MASKS = 32  # filters whose answers are remembered
 PAGE = 4096  # entries read at a time
+LINES = 20  # damaged vectors of a side that are named one by one
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Part:
-    """The vectors of one side: rows of the file, the entry that each belongs to, and the compressed index over them."""
+    """The vectors of one side: rows of the file, the entry that each belongs to, and the compressed index over them.
+
+    `sums` are the checksums of the vectors and `checked` says which of them were compared; `crc` is that of the owners,
+    `sha256` that of the compressed index. They are None in a copy of an earlier format, which has none.
+    """
 
     vectors: NDArray[Any]  # (n, D)
     owners: Numbers  # ascending
+    sums: NDArray[np.uint64] | None
+    checked: Mask
     file: str | None = None
     covered: int = 0
     trained: int = 0
+    crc: int | None = 0
+    sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ class LocalStore:
         self.probes, self.candidates = probes, candidates
         self._lock = threading.RLock()  # one connection serves all threads, one transaction at a time
         with told(folder):
-            self._sql, self._borrowed = database.open_database(folder, progress)
+            self._sql, self._borrowed = database.open_database(folder, width, progress)
         self._snapshot: tuple[int, Snapshot] | None = None
         self._indexes: dict[str, Any] = {}  # compressed indexes that were loaded, by file; None for a damaged one
 
@@ -109,10 +122,19 @@ class LocalStore:
         now = self.state
         return now.entries - now.removed
 
-    def known(self, ids: Sequence[str]) -> set[str]:
-        """Those of the ids that are there."""
+    def known(self, ids: Sequence[str]) -> dict[str, Clip]:
+        """The clips of those of the ids that are there."""
         with self._reading():
-            return set(database.numbers_of(self._sql, ids))
+            numbers = database.numbers_of(self._sql, ids)
+            texts = self._texts(list(numbers.values()))
+        return {id: read_clip(json.loads(texts[number])) for id, number in numbers.items()}
+
+    def paths(self) -> set[str]:
+        """The files that entries are of."""
+        with self._reading() as now:
+            rows = self._sql.execute(database.BY_KEY, ("path",)).fetchall()
+        there = np.ones(now.entries, bool) if now.alive is None else now.alive
+        return {database.unstored(value) for value, held in rows if there[np.frombuffer(held, "<u4")].any()}
 
     def get(self, id: str) -> Entry | None:
         """An entry with its vectors."""
@@ -126,6 +148,7 @@ class LocalStore:
         for side, part in now.parts.items():
             row = int(np.searchsorted(part.owners, number))
             if row < len(part.owners) and part.owners[row] == number:
+                self._check(side, part, np.array([row]))
                 vectors[side] = np.array(part.vectors[row])
         return Entry(read_clip(json.loads(text)), vectors)
 
@@ -149,10 +172,8 @@ class LocalStore:
             part = now.parts[side]
             rows = np.arange(len(part.owners)) if now.alive is None else np.flatnonzero(now.alive[part.owners])
             rows = rows[:: spacing(len(rows), most)]
-            numbers = part.owners[rows].tolist()
-            find = "SELECT id FROM entries WHERE number = ?"
-            ids = [database.unstored(self._sql.execute(find, (number,)).fetchone()[0]) for number in numbers]
-            return ids, np.array(part.vectors[rows])
+            self._check(side, part, rows)
+            return self._ids(part.owners[rows]), np.array(part.vectors[rows])
 
     def search(self, vector: Vector, side: str, k: int, filters: Sequence[Filter]) -> list[tuple[Clip, float]]:
         """The nearest k clips on a side that meet all filters, best first; ties in the order they came."""
@@ -165,6 +186,7 @@ class LocalStore:
                 index = self._index(part)
             allowed = None if mask is None else mask[part.owners]
             rows = self._candidates(vector, part, index, k, allowed)
+            self._check(side, part, rows)
             scores = files.exact(part.vectors, vector, rows)
             if isinstance(rows, str):
                 rows = np.arange(len(part.owners))
@@ -176,8 +198,41 @@ class LocalStore:
                 return list(zip(clips, scores[best].tolist(), strict=True))
             if self.state is now:
                 place = self.folder / database.DATABASE
-                raise DataError(f"{place} is damaged: entries are missing; make the index again")
+                raise DataError(f"{place} is damaged: entries are missing; {database.REMEDY}")
             # One was removed between the two readings: search again among what is left.
+
+    def _check(self, side: str, part: Part, rows: Numbers | Literal["all"]) -> None:
+        """Refuses to go on with vectors that are not as they were written; each is looked at once."""
+        damaged = _damaged(part, rows)
+        if len(damaged):
+            ids = self._ids(part.owners[damaged[:1]])
+            raise DataError(f"{self.folder}: the {side} vector of {', '.join(ids)} is damaged; {database.REMOVE}")
+
+    def verify(self, progress: Progress) -> list[str]:
+        """Compares every vector and every compressed index with its checksum; one line for each problem."""
+        now, problems = self.state, []
+        for side, part in now.parts.items():
+            part.checked[:] = False
+            rows = np.arange(len(part.owners)) if now.alive is None else np.flatnonzero(now.alive[part.owners])
+            damaged = _damaged(part, rows)
+            progress(f"{self.folder}: {len(rows):,} {side} vectors compared with their checksums")
+            shown = self._ids(part.owners[damaged[:LINES]])
+            problems += [f"the {side} vector of {id} is damaged; {database.REMOVE}" for id in shown]
+            if len(damaged) > LINES:
+                problems.append(f"{len(damaged) - LINES:,} more {side} vectors are damaged; {database.REMEDY}")
+            try:
+                if part.file is not None:
+                    files.load(self.folder / part.file, part.covered, self.width, part.sha256)
+            except DataError as error:
+                problems.append(str(error))
+        return problems
+
+    def _ids(self, numbers: Numbers) -> list[str]:
+        """Ids of entries by their numbers; those removed since are left out."""
+        find = "SELECT id FROM entries WHERE number = ?"
+        with self._lock, told(self.folder):
+            found = [self._sql.execute(find, (number,)).fetchone() for number in numbers.tolist()]
+        return [database.unstored(row[0]) for row in found if row is not None]
 
     def _texts(self, numbers: list[int]) -> dict[int, str]:
         """Clips by the numbers of their entries, as they are stored; those removed since are left out."""
@@ -224,7 +279,7 @@ class LocalStore:
     def _loaded(self, part: Part) -> Any:
         """A compressed index; None, and a notice, if its file is damaged."""
         try:
-            return files.load(self.folder / str(part.file), part.covered, self.width)
+            return files.load(self.folder / str(part.file), part.covered, self.width, part.sha256)
         except DataError as error:
             logger.warning("%s; until then every vector is compared, which is slower", error)
             return None
@@ -247,21 +302,25 @@ class LocalStore:
 
     def _append(self, sql: sqlite3.Connection, now: Snapshot, side: str, vectors: dict[int, Vector]) -> None:
         """Appends the vectors of a side, by their entries' numbers, and brings its compressed index up to them."""
-        old = now.parts.get(side) or Part(np.zeros((0, self.width), "<f4"), np.zeros(0, "<i8"))
-        stored, owners = _side_files(self.folder, side, self.width)
-        stored.append(np.stack(list(vectors.values())), len(old.owners))
-        owners.append(np.array(list(vectors)), len(old.owners))
-        rows, file, covered, trained = len(old.owners) + len(vectors), old.file, old.covered, old.trained
-        if rows >= self.limit and (file is None or rows - covered > TAIL):
-            every = stored.view(rows)
-            index = None if rows > RETRAIN * trained else self._loaded(old)
+        empty = np.zeros((0, self.width), "<f4"), np.zeros(0, "<i8"), np.zeros(0, "<u8"), np.zeros(0, bool)
+        old = now.parts.get(side) or Part(*empty)
+        new, numbers, count = np.stack(list(vectors.values())), np.array(list(vectors), "<i8"), len(old.owners)
+        stored, owners, sums = side_files(self.folder, side, self.width)
+        for rows, values in ((stored, new), (owners, numbers), (sums, files.row_sums(new))):
+            rows.append(values, count)
+        total, crc = count + len(vectors), zlib.crc32(numbers, old.crc or 0)
+        file, covered, trained, digest = old.file, old.covered, old.trained, old.sha256
+        if total >= self.limit and (file is None or total - covered > TAIL):
+            every = stored.view(total)
+            index = None if total > RETRAIN * trained else self._loaded(old)
             if index is None:
-                index, trained = files.train(every, self.progress), rows
+                index, trained = files.train(every, self.progress), total
             else:
                 files.extend(index, every, covered, self.progress)
-            file, covered = f"{side}-{now.generation + 1:06d}.faiss", rows
-            files.save(index, self.folder / file)
-        sql.execute("REPLACE INTO sides VALUES (?, ?, ?, ?, ?)", (side, rows, file, covered, trained))
+            file, covered = f"{side}-{now.generation + 1:06d}.faiss", total
+            digest = files.save(index, self.folder / file)
+        row = (side, total, file, covered, trained, crc, digest)
+        sql.execute("REPLACE INTO sides VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
     def remove(self, ids: Sequence[str]) -> int:
         """Removes entries from the database; their vectors stay where they are and are passed over."""
@@ -305,7 +364,8 @@ class LocalStore:
         with told(self.folder, "written"), locked(self.folder), closing(database.connect(self.folder)) as sql:
             sql.execute("PRAGMA journal_mode = TRUNCATE")
             sql.execute("PRAGMA synchronous = FULL")
-            sql.execute("PRAGMA cache_size = -65536")  # a portion fits: pages written early would lock readers out
+            # Pages written before the commit would lock readers out, and no checksum would stand for them.
+            sql.execute("PRAGMA cache_spill = OFF")
             sql.execute("BEGIN IMMEDIATE")
             before = sql.total_changes
             yield sql  # an exception leaves without a commit: closing rolls back
@@ -314,7 +374,7 @@ class LocalStore:
             sql.execute("UPDATE state SET generation = generation + 1")
             used = {file for (file,) in sql.execute("SELECT file FROM sides")}
             database.sync(self.folder)  # names of new files, before what refers to them
-            sql.execute("COMMIT")
+            database.commit(self.folder, sql)
             for pattern in ("*.faiss", f".*.faiss.*{files.DRAFT}"):
                 for path in [path for path in self.folder.glob(pattern) if path.name not in used]:
                     path.unlink(missing_ok=True)
@@ -327,15 +387,33 @@ class LocalStore:
             alive = np.ones(entries, bool)
             alive[removed] = False
         parts = {}
-        for side, rows, file, covered, trained in sql.execute("SELECT * FROM sides ORDER BY side"):
-            stored, owners = _side_files(self.folder, side, self.width)
-            parts[side] = Part(stored.view(rows), owners.view(rows), file, covered, trained)
+        for side, rows, *compressed, crc, digest in sql.execute("SELECT * FROM sides ORDER BY side").fetchall():
+            stored, owners, sums = side_files(self.folder, side, self.width)
+            numbers, checked = owners.view(rows), np.zeros(rows, bool)
+            if crc is not None and zlib.crc32(numbers) != crc:
+                raise DataError(f"{owners.path} is damaged: not as it was written; {database.REMEDY}")
+            if self._snapshot is not None and side in self._snapshot[1].parts:
+                before = self._snapshot[1].parts[side].checked
+                checked[: len(before)] = before
+            written = None if crc is None else sums.view(rows)
+            parts[side] = Part(stored.view(rows), numbers, written, checked, *compressed, crc, digest)
         return Snapshot(generation, entries, len(removed), alive, parts)
 
 
-def _side_files(folder: Path, side: str, width: int) -> tuple[Rows, Rows]:
-    """Vectors of a side, and the numbers of the entries that they belong to."""
-    return Rows(folder / f"{side}.vectors", "<f4", width), Rows(folder / f"{side}.owners", "<i8")
+def _damaged(part: Part, rows: Numbers | Literal["all"]) -> Numbers:
+    """Those of some rows, or of all, that are not as they were written; the others are not looked at again."""
+    if part.sums is None:
+        return np.zeros(0, np.int64)
+    todo = np.flatnonzero(~part.checked) if isinstance(rows, str) else rows[~part.checked[rows]]
+    bad = []
+    for start in range(0, len(todo), files.BLOCK):
+        some = todo[start : start + files.BLOCK]
+        whole = len(some) == some[-1] - some[0] + 1 and bool((np.diff(some) == 1).all())
+        place = slice(some[0], some[-1] + 1) if whole else some  # read where they lie, if they lie together
+        good = files.row_sums(part.vectors[place]) == part.sums[place]
+        part.checked[some[good]] = True
+        bad.append(some[~good])
+    return np.concatenate(bad) if bad else np.zeros(0, np.int64)
 
 
 def _best(scores: NDArray[np.float32], rows: Numbers, k: int) -> Numbers:

@@ -1,6 +1,7 @@
 """Vectors on disk: files that only grow, exact comparison, and the compressed index of large collections.
 
 The compressed index holds inverted lists of 4-bit product codes (FAISS) that propose candidates to compare exactly.
+Every vector has a checksum in a file of its own, compared when the vector is used first.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.errors import DataError, EquiAVError
+from equiav.io import sha256
 
 LIMIT = 100_000  # vectors up to which all are compared
 PER_LIST = 40  # training vectors for each inverted list
@@ -26,6 +28,7 @@ CANDIDATES = 400  # re-ranked with the vectors themselves, and four more for eve
 BLOCK = 20_000  # vectors read at a time
 WIDEN = 8  # how much further a filter may make it look
 SEED = 20_240
+FACTOR = 0x9E3779B97F4A7C15  # odd: its powers are too, and an odd multiple of a flipped bit is never 0 in 64 bits
 DRAFT = ".tmp"
 
 Numbers = NDArray[np.int64]
@@ -64,6 +67,36 @@ class Rows:
             return np.asarray(np.memmap(self.path, self.dtype, "r", shape=shape))
         except OSError as error:
             raise DataError(f"{self.path} cannot be read ({error.strerror}); make the index again") from error
+
+
+def side_files(folder: Path, side: str, width: int) -> tuple[Rows, Rows, Rows]:
+    """Vectors of a side, the numbers of the entries that they belong to, and the checksums of the vectors."""
+    files = {"vectors": ("<f4", width), "owners": ("<i8", 1), "sums": ("<u8", 1)}
+    stored, owners, sums = (Rows(folder / f"{side}.{name}", *form) for name, form in files.items())
+    return stored, owners, sums
+
+
+def row_sums(vectors: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """A checksum of 64 bits for each vector: its bits as whole numbers times powers of an odd one, summed.
+
+    Far faster than a hash of each; one flipped bit always shows, and other damage goes unseen once in 2^64.
+    """
+    words = (
+        np.ascontiguousarray(vectors, "<f4")
+        .view("<u4" if vectors.shape[1] % 2 else "<u8")
+        .astype(np.uint64, copy=False)
+    )
+    factors = np.multiply.accumulate(np.full(words.shape[1], FACTOR, np.uint64))
+    sums: NDArray[np.uint64] = words @ factors + np.uint64(FACTOR)
+    return sums
+
+
+def write_sums(folder: Path, side: str, vectors: NDArray[np.float32]) -> None:
+    """Checksums of all vectors of a side, for an index that was written without."""
+    sums = side_files(folder, side, vectors.shape[1])[2]
+    sums.path.unlink(missing_ok=True)
+    for start in range(0, len(vectors), BLOCK):
+        sums.append(row_sums(vectors[start : start + BLOCK]), start)
 
 
 def _faiss() -> Any:
@@ -142,14 +175,16 @@ def exact(
     return scores
 
 
-def save(index: Any, path: Path) -> None:
-    """Writes the compressed index beside its place, and moves it there once all of it is on the disk."""
+def save(index: Any, path: Path) -> str:
+    """Writes the compressed index beside its place, and moves it there once all of it is on the disk; its SHA-256."""
     draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
     try:
         _faiss().write_index(index, str(draft))
         with draft.open("rb") as file:
             os.fsync(file.fileno())
+        digest = sha256(draft)
         draft.replace(path)
+        return digest
     except (OSError, RuntimeError) as error:
         draft.unlink(missing_ok=True)
         # FAISS puts its own source line in front of what the system said.
@@ -157,12 +192,13 @@ def save(index: Any, path: Path) -> None:
         raise EquiAVError(f"{path}: cannot be written ({reason})") from error
 
 
-def load(path: Path, rows: int, width: int) -> Any:
-    """Reads a compressed index of so many vectors."""
+def load(path: Path, rows: int, width: int, digest: str | None) -> Any:
+    """Reads a compressed index of so many vectors, if it is the one written; `digest` None: that is not known."""
     try:
-        index = _faiss().read_index(str(path))
+        intact = digest is None or sha256(path) == digest
+        index = _faiss().read_index(str(path)) if intact else None
     except (OSError, RuntimeError, MemoryError) as error:
         raise DataError(f"{path} cannot be read; make the index again") from error
-    if (index.ntotal, index.d) != (rows, width) or not hasattr(index, "nlist"):
+    if index is None or (index.ntotal, index.d) != (rows, width) or not hasattr(index, "nlist"):
         raise DataError(f"{path} is damaged: not the {rows:,} vectors it should hold; make the index again")
     return index

@@ -9,6 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, Response
 
 from equiav.errors import DataError
+from equiav.media import Workers
 from equiav.search import sound_of
 from equiav.types import Clip
 from equiav.web.cards import FILMS
@@ -45,7 +46,7 @@ def clip_routes(service: Service) -> APIRouter:
     @routes.get("/clip/sound")
     async def sound(id: str) -> Response:
         async with decoding:  # who waits holds no thread: those are for everybody
-            content = await run_in_threadpool(lambda: sound_as_wav(clip_of(id)))
+            content = await run_in_threadpool(lambda: sound_as_wav(clip_of(id), service.workers))
         if content is None:
             raise HTTPException(404, "no sound of this clip")
         return Response(content, media_type="audio/wav")
@@ -53,7 +54,7 @@ def clip_routes(service: Service) -> APIRouter:
     return routes
 
 
-def sound_as_wav(clip: Clip) -> bytes | None:
+def sound_as_wav(clip: Clip, workers: Workers | None = None) -> bytes | None:
     """The audio of a clip, from its file or the prepared folder; None where nothing is to be heard."""
-    heard = sound_of(clip) if clip.end > clip.start else None
+    heard = sound_of(clip, workers) if clip.end > clip.start else None
     return None if heard is None else as_wav(heard)

@@ -39,7 +39,7 @@ class TimedProtocol(H11Protocol):
     _timer: asyncio.TimerHandle | None = None
     _phase: tuple[Any, ...] = ()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:  # uvloop has transports of its own
         """Makes room if there is none."""
         super().connection_made(transport)
         self._watch()
@@ -143,8 +143,8 @@ class BoundedLog(logging.Filter):
 def build_server(app: Any, clean_up: Callable[[], None]) -> EndingServer:
     """A server for the application; `clean_up` is what must be done even if it has to be ended by force."""
     config = uvicorn.Config(
-        app, http=TimedProtocol, ws="none", log_level="error", timeout_graceful_shutdown=1, backlog=BACKLOG,
-        limit_concurrency=most_connections(),
+        app, loop="asyncio", http=TimedProtocol, ws="none", log_level="error", timeout_graceful_shutdown=1,
+        backlog=BACKLOG, limit_concurrency=most_connections(),
     )  # fmt: skip
     bounded = BoundedLog()
     for name in ("asyncio", "uvicorn.error", "equiav.web.page"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from equiav.media import Workers, read_image
 from equiav.report import wav
 from equiav.search import Index, Sound, sound_of
 from equiav.types import Clip
@@ -28,7 +29,7 @@ class Examples:
     films: list[Path] = field(default_factory=list)
 
 
-def write_examples(index: Index, folder: Path, *, largest: int) -> Examples:
+def write_examples(index: Index, folder: Path, *, largest: int, workers: Workers | None = None) -> Examples:
     """Writes a few evenly spaced entries as small files; films are offered as they lie if not `largest` bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     found = Examples()
@@ -36,7 +37,7 @@ def write_examples(index: Index, folder: Path, *, largest: int) -> Examples:
         thumbnail = index.thumbnail(entry.id)
         if thumbnail is not None and len(found.pictures) < EXAMPLES:
             _add_picture(entry, thumbnail, folder, found)
-        sound = sound_of(entry) if len(found.sounds) < EXAMPLES and entry.end > entry.start else None
+        sound = sound_of(entry, workers) if len(found.sounds) < EXAMPLES and entry.end > entry.start else None
         if sound is not None:
             _add_sound(entry, sound, folder, found)
             if thumbnail is not None:
@@ -83,8 +84,7 @@ def _add_sound(entry: Clip, sound: Sound, folder: Path, found: Examples) -> None
 
 def _add_picture(entry: Clip, thumbnail: Path, folder: Path, found: Examples) -> None:
     place = _place(entry, folder, ".png")
-    with Image.open(thumbnail) as image:
-        image.save(place)
+    Image.fromarray(read_image(thumbnail, formats=("JPEG",))).save(place)
     found.pictures.append(place)
 
 

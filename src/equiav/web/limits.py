@@ -13,16 +13,19 @@ MEGABYTE = 1 << 20
 class UploadLimits:
     """Limits of the page; each refusal names the one that was met.
 
-    `waiting` requests stand in the queue while `at_once` are worked on; more are refused. Uploads are deleted after
-    `keep` seconds; `wall` is what decoding one file may take.
+    `waiting` requests stand in the queue while others are worked on; more are refused. Uploads are deleted after
+    `keep` seconds. `at_once` files are decoded at a time, each in a process of its own that may take `wall` seconds
+    (`hurry` while others wait) and `memory` bytes.
     """
 
     megabytes: int = 64
     seconds: float = 600.0
     waiting: int = 16
-    at_once: int = 2
+    at_once: int = 4
     keep: float = 600.0
     wall: float = 20.0
+    hurry: float = 5.0
+    memory: int = 1 << 30
 
     @property
     def bytes(self) -> int:

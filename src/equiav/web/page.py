@@ -75,7 +75,9 @@ def guarded(uploads: Path, work: Handler) -> Handler:
 def build_page(service: Service, examples: Examples, uploads: Path) -> Page:
     """The blocks of the page, its queue bounded; handlers read files of the folder `uploads` only."""
     limits = service.limits
-    shared: dict[str, Any] = {"concurrency_limit": limits.at_once, "concurrency_id": "work", "show_progress": "minimal"}
+    # As many again wait for a process to decode in: only while somebody waits are slow files cut short.
+    most = 2 * limits.at_once
+    shared: dict[str, Any] = {"concurrency_limit": most, "concurrency_id": "work", "show_progress": "minimal"}
     guard = partial(guarded, uploads)
     page = Page(title="equiav", analytics_enabled=False)
     page.uploads = uploads
@@ -92,7 +94,7 @@ def build_page(service: Service, examples: Examples, uploads: Path) -> Page:
                 _locate_tab(service, guard, examples, shared)
             with gr.Tab("Map"):
                 _map_tab(service, guard, shared)
-    page.queue(max_size=limits.waiting, api_open=False, default_concurrency_limit=limits.at_once)
+    page.queue(max_size=limits.waiting, api_open=False, default_concurrency_limit=most)
     return page
 
 

@@ -8,22 +8,24 @@ import os
 import secrets
 import shutil
 import socket
+import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from equiav.errors import EquiAVError
+from equiav.io import LOCK, locked
 from equiav.web.service import Service
 
 if TYPE_CHECKING:  # it needs the packages of the page
     from equiav.web.security import Access
 
-UPLOADS = "uploads"
+PREFIX, UPLOADS = "equiav-page-", "uploads"
 SESSIONS = 64  # gradio keeps the last answer to each of them, and a caller of the API is a new one every time
 MALLOC_ARENA_MAX, HEAPS = -8, 2  # from malloc.h
 FETCH = "async_ssrf_protected_get"  # of gradio.processing_utils
@@ -69,8 +71,13 @@ def serve(
                 address += f"/?token={token}"
         app = build_app(service, folder, Access.of([host, bound, *allow_hosts], token or None))
         say(f"The page is at {address}")
-        with swept(folder / UPLOADS, service.limits.keep):
-            build_server(app, lambda: shutil.rmtree(folder, ignore_errors=True)).run(sockets=[door])
+
+        def clean_up() -> None:
+            service.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+        with swept(folder / UPLOADS, service.limits.keep), closing(service):
+            build_server(app, clean_up).run(sockets=[door])
 
 
 def _few_heaps() -> None:
@@ -95,13 +102,27 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """A folder for examples and uploads that goes when the page does."""
-    folder = Path(tempfile.mkdtemp(prefix="equiav-page-")).resolve()  # uploads are known by paths without links
+    """A folder for examples and uploads that goes when the page does; those of pages that were killed go first."""
+    _sweep_folders(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()  # uploads are known by paths without links
     try:
-        (folder / UPLOADS).mkdir()
-        yield folder
+        with locked(folder):
+            (folder / UPLOADS).mkdir()
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep_folders(place: Path) -> None:
+    """Deletes folders of pages that no longer run: nobody holds their lock."""
+    if importlib.util.find_spec("fcntl") is None:  # no locks to tell by
+        return
+    for folder in place.glob(f"{PREFIX}*"):
+        with suppress(OSError, EquiAVError):  # that of a page that runs
+            status = folder.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and (folder / LOCK).is_file():
+                with locked(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -153,7 +174,7 @@ def build_app(service: Service, folder: Path, access: Access) -> Any:
     stay_at_home(processing_utils)
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(clip_routes(service))
-    examples = write_examples(service.index, folder / "examples", largest=service.limits.bytes)
+    examples = write_examples(service.index, folder / "examples", largest=service.limits.bytes, workers=service.workers)
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Base(font=fonts, font_mono=["ui-monospace", "monospace"], primary_hue="blue")
     page = build_page(service, examples, folder / UPLOADS)

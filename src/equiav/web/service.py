@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from torch import Tensor
 from equiav.checkpoint import CONFIG, resolve
 from equiav.errors import EquiAVError, MediaError
 from equiav.evaluation import localise, overlay, pixels, scale_of
-from equiav.inference import PICTURES, Embedder, excerpt, frames_of, load_model, waveform_of
-from equiav.media import Limits, open_media, stacked
+from equiav.inference import PICTURES, Embedder, frames_of, load_model, waveform_of
+from equiav.media import Limits, Workers, decoded_in, open_media, stacked
 from equiav.search import INDEX, Hit, Index, ask
 from equiav.web.limits import MEGABYTE, UploadLimits, spoken
 from equiav.web.scenes import demo_index
@@ -42,7 +42,14 @@ class Service:
         index.check_model(embedder.digest)
         self.index, self.limits = index, limits or UploadLimits()
         self.decoding = Limits(wall=self.limits.wall)
-        self.embedder = Embedder(embedder.model, batch=embedder.batch, limits=self.decoding)
+        wall, hurry, memory = self.limits.wall, self.limits.hurry, self.limits.memory
+        # Behind the page in line for the processor: a decoder at work for long must not make it slow to answer.
+        self.workers = Workers(self.limits.at_once, patience=wall + 2, hurry=hurry, memory=memory, niceness=5)
+        self.embedder = Embedder(embedder.model, batch=embedder.batch, limits=self.decoding, workers=self.workers)
+
+    def close(self) -> None:
+        """Ends the processes that decode, whatever they are doing."""
+        self.workers.close()
 
     def search(self, kind: Kind, path: Path, *, k: int = FOUND) -> list[Hit]:
         """The clips nearest to a sound, a picture or a video."""
@@ -53,7 +60,7 @@ class Service:
     def locate_in_video(self, path: Path) -> list[Look]:
         """Pictures of a video, each under the map of where its sound comes from."""
         self.check(path, timed=True)
-        piece = excerpt(path, start=0.0, seconds=self.embedder.seconds, rate=self.embedder.rate, limits=self.decoding)
+        piece = self.embedder.excerpt(path)
         if piece.waveform is None:
             raise MediaError(path, "no sound")
         if not piece.frames:
@@ -67,10 +74,9 @@ class Service:
         """A picture under the map of where a sound would come from in it."""
         self.check(sound, timed=True)
         self.check(picture, timed=lasting(picture))
-        embedder = self.embedder
-        seconds, decoding = embedder.seconds, self.decoding
-        waveform = waveform_of(sound, rate=embedder.rate, sample_rate=None, start=0.0, seconds=seconds, limits=decoding)
-        frames = frames_of(picture, start=0.0, seconds=seconds, limits=decoding)
+        how: dict[str, Any] = {"seconds": self.embedder.seconds, "limits": self.decoding, "workers": self.workers}
+        waveform = waveform_of(sound, rate=self.embedder.rate, sample_rate=None, start=0.0, **how)
+        frames = frames_of(picture, start=0.0, **how)
         return self._looks(waveform, frames[:1], [None])
 
     def _looks(self, waveform: Tensor, frames: Tensor, seconds: list[float | None]) -> list[Look]:
@@ -89,7 +95,7 @@ class Service:
         if size > limits.bytes:
             raise MediaError(path, f"is {size / MEGABYTE:.0f} MB; at most {limits.megabytes} MB are taken")
         if timed:
-            found = open_media(path, limits=self.decoding)
+            found = decoded_in(self.workers, open_media, path, limits=self.decoding)
             if found.duration > limits.seconds:
                 lasts, most = spoken(found.duration), spoken(limits.seconds)
                 raise MediaError(path, f"lasts {lasts}; at most {most} are taken")

@@ -1,21 +1,27 @@
-"""Work in processes that may die, hang or ask for too much memory: each costs the job it had in hand, and no more."""
+"""Work in processes that may die, hang or ask for too much memory: each costs the job it had in hand, and no more.
+
+Media that nobody vouches for are decoded there: a decoder that crashes, loops or allocates without end is killed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
-from equiav.errors import DataError, EquiAVError
+from equiav.errors import DataError, EquiAVError, MediaError
+from equiav.media.container import Limits
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -23,7 +29,9 @@ R = TypeVar("R")
 CRASHED, SLOW, TOO_LARGE = "decoder crashed", "took too long", "took too much memory"
 TRIES = 2  # a process may also die for reasons that are not its file's: killed with all others, or out of memory
 START_SECONDS = 120.0
+PATIENCE = 1.5 * Limits().wall + 5  # decoding counts its own time, and should notice first
 MEMORY = 4 << 30
+LOOK_SECONDS = 0.25  # how often the time of a job is looked at
 
 _tick: Callable[[], None] = lambda: None  # noqa: E731 - replaced in worker processes
 
@@ -44,20 +52,33 @@ class Failure(EquiAVError):
 class Workers:
     """Processes in which functions are called; started when needed, used again, replaced when they die.
 
-    A job whose process dies is tried once more; one that gives no `tick` for `patience` seconds is killed. `memory`
-    bounds the bytes each process may allocate. Calls may come from several threads; `count` of them run at a time.
+    A job whose process dies is tried once more; one that gives no sign of life (`tick`, or a result of `stream`) for
+    `patience` seconds is killed, after `hurry` seconds already while other calls wait for a process. `memory` bounds
+    the bytes each process may allocate. Calls may come from several threads; `count` of them run at a time. Modules in
+    `preload` are imported once for all processes.
     """
 
-    def __init__(self, count: int, *, patience: float, memory: int = MEMORY) -> None:
+    def __init__(
+        self,
+        count: int = 1,
+        *,
+        patience: float = PATIENCE,
+        hurry: float | None = None,
+        memory: int = MEMORY,
+        niceness: int = 0,
+        preload: tuple[str, ...] = ("equiav.media",),
+    ) -> None:
         if count < 1:
             raise DataError(f"at least one worker process is needed, not {count}")
-        self.count, self.patience, self.memory = count, patience, memory
+        self.count, self.patience, self.hurry = count, patience, hurry
+        self.memory, self.niceness = memory, niceness
         # A server without threads forks the workers: quick to replace, and safe whatever this process runs.
         self._context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
         if sys.platform == "linux":
-            self._context.set_forkserver_preload(["equiav.data.prepare"])
+            self._context.set_forkserver_preload(list(preload))
         self._free = threading.Semaphore(count)
         self._lock = threading.Lock()
+        self._waiting = 0
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
         self._closed = False
@@ -80,11 +101,11 @@ class Workers:
 
     def call(self, function: Callable[..., R], *arguments: Any) -> R:
         """What the function gives or raises (errors of the package) there; `Failure` if it does not come to that."""
-        with self._free:
+        with self._turn():
             for _ in range(TRIES):
                 worker, kind = self._take(), ""
                 try:
-                    kind, answer = worker.ask((function, arguments), self.patience)
+                    kind, answer = worker.ask((function, arguments, False), self._patience)
                 finally:
                     self._put_back(worker, usable=kind in ("done", "raised"))
                 if kind == "done":
@@ -95,6 +116,25 @@ class Workers:
                 if kind == "slow":
                     raise Failure(SLOW)
             raise Failure(CRASHED)
+
+    def stream(self, function: Callable[..., Iterator[R]], *arguments: Any) -> Generator[R, None, None]:
+        """The results of a function that yields them, each as soon as it is there; errors as for `call`.
+
+        It is begun once only, and its process is ended if the caller does not want the rest.
+        """
+        with self._turn():
+            worker, kind = self._take(), ""
+            try:
+                kind, answer = worker.ask((function, arguments, True), self._patience)
+                while kind == "item":
+                    yield answer
+                    kind, answer = worker.message(self._patience)
+            finally:
+                self._put_back(worker, usable=kind in ("done", "raised"))
+            if kind == "raised":
+                raise answer
+            if kind != "done":
+                raise Failure(SLOW if kind == "slow" else CRASHED)
 
     def map(self, function: Callable[[J], R], jobs: Iterable[J]) -> Iterator[tuple[J, R | Failure]]:
         """Every job with its result, in the order of completion; errors other than failures end the work."""
@@ -118,15 +158,33 @@ class Workers:
                 if pending:
                     self.close()
 
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Waits until one of `count` processes may be used."""
+        with self._lock:
+            self._waiting += 1
+        try:
+            self._free.acquire()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._free.release()
+
+    def _patience(self) -> float:
+        return self.patience if self.hurry is None or not self._waiting else min(self.hurry, self.patience)
+
     def _take(self) -> _Worker:
         with self._lock:
             if self._closed:
                 raise Failure(CRASHED)
             if self._idle:
                 return self._idle.pop()
-            worker = _Worker(self._context, self.memory)
+            worker = _Worker(self._context, self.memory, self.niceness)
             self._all.add(worker)
-        if worker.message(START_SECONDS)[0] != "ready":
+        if worker.message(lambda: START_SECONDS)[0] != "ready":
             self._end(worker)
             raise DataError(
                 "a worker process did not start; a script that prepares or decodes media must do so under "
@@ -153,44 +211,59 @@ class Workers:
 class _Worker:
     """A process, and the line to it."""
 
-    def __init__(self, context: Any, memory: int) -> None:
+    def __init__(self, context: Any, memory: int, niceness: int) -> None:
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, memory), daemon=True)
+        self.process = context.Process(target=_serve, args=(theirs, memory, niceness), daemon=True)
         self.process.start()
         theirs.close()
 
-    def ask(self, job: tuple[Callable[..., Any], tuple[Any, ...]], patience: float) -> tuple[str, Any]:
+    def ask(
+        self, job: tuple[Callable[..., Any], tuple[Any, ...], bool], patience: Callable[[], float]
+    ) -> tuple[str, Any]:
         """Its answer to a job."""
         # One that died idle cannot take it; that is noticed with the next message.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send(job)
-        message = self.message(START_SECONDS)  # the first tick says that it has the job: modules may have to be loaded
+        # The first tick says that it has the job: modules may have to be loaded.
+        message = self.message(lambda: START_SECONDS)
         while message[0] == "tick":
             message = self.message(patience)
         return message
 
-    def message(self, seconds: float) -> tuple[str, Any]:
-        """The next message: "crash" from a process that died, "slow" if none comes for so long."""
+    def message(self, patience: Callable[[], float]) -> tuple[str, Any]:
+        """The next message: "crash" from a process that died, "slow" if none comes for as long as is allowed."""
+        began = time.monotonic()
         try:
-            return self.connection.recv() if self.connection.poll(seconds) else ("slow", None)
+            while (left := began + patience() - time.monotonic()) > 0:
+                if self.connection.poll(min(left, LOOK_SECONDS)):
+                    return self.connection.recv()  # type: ignore[no-any-return]
+            return "slow", None
         except Exception:  # no more messages, or half of one from a process that was killed while sending
             return "crash", None
 
 
-def _serve(connection: Connection, memory: int) -> None:
+def _serve(connection: Connection, memory: int, niceness: int) -> None:
     """The life of a worker: ends when its parent does."""
     global _tick
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
-    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"  # for a job that needs torch
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    if niceness and hasattr(os, "nice"):
+        os.nice(niceness)
     _limit_memory(memory)
     _tick = lambda: connection.send(("tick", None))  # noqa: E731
     try:
         connection.send(("ready", None))
         while True:
-            function, arguments = connection.recv()
+            function, arguments, streamed = connection.recv()
             _tick()
             try:
                 answer = ("done", function(*arguments))
+                if streamed:
+                    for item in answer[1]:
+                        connection.send(("item", item))
+                    answer = ("done", None)
             except MemoryError:
                 answer = ("raised", Failure(TOO_LARGE))
             except EquiAVError as error:
@@ -200,6 +273,29 @@ def _serve(connection: Connection, memory: int) -> None:
             connection.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+
+
+def decoded_in(workers: Workers | None, function: Callable[..., R], path: Path, **settings: Any) -> R:
+    """`function(path, **settings)` in a worker process, or here without workers; if that fails, the file is refused."""
+    if workers is None:
+        return function(path, **settings)
+    try:
+        return workers.call(partial(function, path, **settings))
+    except Failure as failure:
+        raise MediaError(path, failure.reason) from None
+
+
+def streamed_in(
+    workers: Workers | None, function: Callable[..., Iterator[R]], path: Path, **settings: Any
+) -> Iterator[R]:
+    """The same for a function that yields its results."""
+    if workers is None:
+        yield from function(path, **settings)
+        return
+    try:
+        yield from workers.stream(partial(function, path, **settings))
+    except Failure as failure:
+        raise MediaError(path, failure.reason) from None
 
 
 def _limit_memory(memory: int) -> None:

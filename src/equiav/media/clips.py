@@ -1,7 +1,11 @@
-"""Any media FFmpeg opens (through PyAV): what they hold, how they are cut, and clips as mono audio and frames."""
+"""Any media FFmpeg opens (through PyAV): what they hold, how they are cut, and clips as mono audio and frames.
+
+Without torch, as all that processes need which only decode: it takes two seconds and 150 MB to import.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +13,11 @@ from typing import Any
 
 import av
 import numpy as np
-import torch
-from jaxtyping import UInt8
 from numpy.typing import NDArray
-from torch import Tensor
 
-from equiav.errors import DataError, MediaError
+from equiav.errors import DataError, MediaError, ShapeError
 from equiav.media.container import Limits, Watch, check_size, open_container, packets
 from equiav.media.streams import FALLBACK_FPS, AudioReader, VideoReader, frame_rate
-from equiav.types import DecodedClip
 
 SAMPLE_RATE = 16000
 FRAMES = 10
@@ -28,6 +28,7 @@ ROUNDING = 1e-3  # ends come from time stamps: a file of 19.99999 s is one of 20
 # Streams that begin this late still count as beginning with the file: encoders delay audio by a few frames.
 LATE_SECONDS = 0.1
 SEEK_SECONDS = 10.0  # nearer beginnings are reached by decoding
+SHORT_SIDE = 256  # of frames, as `prepare` stores them
 
 Span = tuple[float, float]
 
@@ -251,6 +252,67 @@ def _frames(reader: VideoReader, cuts: Sequence[Cut], frames: int) -> Iterator[t
             ready += 1
 
 
+def check_start(start: Any) -> None:
+    """Refuses what is no time in a file."""
+    if isinstance(start, bool) or not isinstance(start, int | float | np.number) or not 0 <= start < np.inf:
+        raise ShapeError(f"start must be seconds from 0 on, got {start!r}")
+
+
+def excerpt(
+    path: Path,
+    *,
+    start: float,
+    seconds: float,
+    rate: int = SAMPLE_RATE,
+    sound: bool = True,
+    picture: bool = True,
+    limits: Limits | None = None,
+) -> Excerpt:
+    """`seconds` of a file from `start`, with whatever of sound and pictures it has; refused where it has neither."""
+    check_start(start)
+    info = open_media(path, limits=limits, until=start + seconds)
+    wanted = sound and info.audio is not None, picture and info.video is not None
+    if not any(wanted):
+        what = " or ".join(name for name, asked in (("sound", sound), ("picture", picture)) if asked)
+        raise MediaError(path, f"no {what}")
+    begin, end = common_span(info, audio=wanted[0], video=wanted[1])
+    begin = max(begin, start)
+    length = min(seconds, end - begin)
+    if length < LEAST_SECONDS:
+        raise MediaError(path, f"lasts only {max(0.0, length):.2f} s from {start:g} s on")
+    return next(
+        read_clips(
+            path, [Cut(begin, length)], info, sample_rate=rate, frames=FRAMES, short_side=SHORT_SIDE,
+            audio=wanted[0], video=wanted[1], limits=limits,
+        )
+    )  # fmt: skip
+
+
+def read_windows(
+    path: Path,
+    *,
+    seconds: float,
+    overlap: float = 0.0,
+    rate: int,
+    span: tuple[float, float | None] = (0.0, None),
+    most: float = math.inf,
+    limits: Limits | None = None,
+) -> Iterator[Excerpt]:
+    """The windows of a file in order, each as soon as it is read, with the sound and the pictures it has.
+
+    `span` is start and length of the part that counts; a part with a length of at most `most` is one window.
+    """
+    start, length = span
+    info = open_media(path, limits=limits, until=None if length is None else start + length)
+    has = {"audio": info.audio is not None, "video": info.video is not None}
+    if not any(has.values()):
+        raise MediaError(path, "holds neither sound nor picture that can be decoded")
+    begin, end = usable_span(path, info, start=start, seconds=length, **has)
+    whole = length is not None and end - begin <= most + ROUNDING
+    wanted = [Cut(begin, end - begin)] if whole else cuts(begin, end, seconds=seconds, overlap=overlap)
+    yield from read_clips(path, wanted, info, sample_rate=rate, frames=FRAMES, short_side=SHORT_SIDE, limits=limits)
+
+
 def read_audio(
     source: Path | bytes,
     *,
@@ -281,35 +343,3 @@ def read_audio(
     if len(waveform) > most:  # its time stamps say otherwise
         raise MediaError(path, f"lasts more than the {limits.seconds / 3600:g} h that are read")
     return waveform
-
-
-def decode(
-    path: Path, *, sample_rate: int = SAMPLE_RATE, frames: int = FRAMES, seconds: float = CLIP_SECONDS
-) -> DecodedClip:
-    """The first `seconds` of a file: its waveform, and `frames` frames evenly spaced over them.
-
-    A missing stream gives None; a file with neither is refused.
-    """
-    info = open_media(path, until=seconds)
-    waveform: Tensor | None = None
-    images: Tensor | None = None
-    times: tuple[float, ...] = ()
-    if info.audio is not None:
-        cut = Cut(0.0, min(seconds, info.audio[1]))
-        excerpt = next(read_clips(path, [cut], info, sample_rate=sample_rate, video=False))
-        if excerpt.waveform is not None and len(excerpt.waveform):
-            waveform = torch.from_numpy(excerpt.waveform.astype(np.float32) / 32768)
-    if info.video is not None:
-        cut = Cut(0.0, min(seconds, info.video[1]))
-        excerpt = next(read_clips(path, [cut], info, frames=frames, audio=False))
-        images, times = stacked(excerpt.frames), excerpt.times
-    if waveform is None and images is None:
-        raise MediaError(path, "holds neither sound nor picture that can be decoded")
-    return DecodedClip(path.stem, waveform, sample_rate, images, times)
-
-
-def stacked(frames: Sequence[NDArray[np.uint8]]) -> UInt8[Tensor, "k 3 h w"]:
-    """Frames as one tensor; those whose size changed on the way are cut to the smallest height and width."""
-    height, width = min(f.shape[0] for f in frames), min(f.shape[1] for f in frames)
-    stack = np.stack([f[:height, :width] for f in frames])
-    return torch.from_numpy(stack).permute(0, 3, 1, 2).contiguous()
