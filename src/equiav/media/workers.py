@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -15,10 +16,13 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
+from io import FileIO
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.media.container import Limits
@@ -236,7 +240,7 @@ class _Worker:
         try:
             while (left := began + patience() - time.monotonic()) > 0:
                 if self.connection.poll(min(left, LOOK_SECONDS)):
-                    return self.connection.recv()  # type: ignore[no-any-return]
+                    return _receive(self.connection)
             return "slow", None
         except Exception:  # no more messages, or half of one from a process that was killed while sending
             return "crash", None
@@ -252,9 +256,9 @@ def _serve(connection: Connection, memory: int, niceness: int) -> None:
     if niceness and hasattr(os, "nice"):
         os.nice(niceness)
     _limit_memory(memory)
-    _tick = lambda: connection.send(("tick", None))  # noqa: E731
+    _tick = lambda: _send(connection, ("tick", None))  # noqa: E731
     try:
-        connection.send(("ready", None))
+        _send(connection, ("ready", None))
         while True:
             function, arguments, streamed = connection.recv()
             _tick()
@@ -262,7 +266,7 @@ def _serve(connection: Connection, memory: int, niceness: int) -> None:
                 answer = ("done", function(*arguments))
                 if streamed:
                     for item in answer[1]:
-                        connection.send(("item", item))
+                        _send(connection, ("item", item))
                     answer = ("done", None)
             except MemoryError:
                 answer = ("raised", Failure(TOO_LARGE))
@@ -270,7 +274,7 @@ def _serve(connection: Connection, memory: int, niceness: int) -> None:
                 answer = ("raised", error)
             except OSError as error:
                 answer = ("raised", DataError(str(error)))
-            connection.send(answer)
+            _send(connection, answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
 
@@ -296,6 +300,32 @@ def streamed_in(
         yield from workers.stream(partial(function, path, **settings))
     except Failure as failure:
         raise MediaError(path, failure.reason) from None
+
+
+def _send(connection: Connection, message: tuple[str, Any]) -> None:
+    """A message to the parent; its arrays follow as they are, which takes a third of the time of pickling them."""
+    buffers: list[pickle.PickleBuffer] = []
+    apart = None if sys.platform == "win32" else buffers.append  # whose pipes are no files
+    content = pickle.dumps(message, protocol=5, buffer_callback=apart)
+    views = [buffer.raw() for buffer in buffers]
+    connection.send_bytes(pickle.dumps((content, [len(view) for view in views])))
+    for view in views:
+        while len(view):
+            view = view[os.write(connection.fileno(), view) :]
+
+
+def _receive(connection: Connection) -> tuple[str, Any]:
+    content, sizes = pickle.loads(connection.recv_bytes())
+    buffers = [np.empty(size, np.uint8) for size in sizes]
+    for buffer in buffers:
+        file, rest = FileIO(connection.fileno(), closefd=False), memoryview(buffer)
+        while len(rest):
+            count = file.readinto(rest)
+            if not count:
+                raise EOFError
+            rest = rest[count:]
+    message: tuple[str, Any] = pickle.loads(content, buffers=buffers)
+    return message
 
 
 def _limit_memory(memory: int) -> None:
