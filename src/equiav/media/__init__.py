@@ -20,7 +20,7 @@ from equiav.media.decode import (
     stacked,
     usable_span,
 )
-from equiav.media.image import normalise, read_image, square, to_float
+from equiav.media.image import denormalise, normalise, read_image, square, to_float
 from equiav.media.inputs import ImageInput, Inputs, InputTransform, SpectrogramInput, encoder_inputs, prepare_batch
 from equiav.media.spectrogram import HOP_SECONDS, LOG_FLOOR, FilterBank, mel_bank, power_range, standardise
 
@@ -45,6 +45,7 @@ __all__ = [
     "common_span",
     "cuts",
     "decode",
+    "denormalise",
     "encoder_inputs",
     "frame_times",
     "mel_bank",
