@@ -239,7 +239,9 @@ def build_cavmae_sizes(config: Config, classes: int = 0) -> CavMaeSizes:
     """CAV-MAE's sizes: an encoder's depth counts its own blocks and the joint ones."""
     model, audio, visual = config.model, config.audio, config.visual
     if model.encoder.kind != "vit" or model.audio.encoder or model.visual.encoder or config.modalities:
-        raise ConfigError("CAV-MAE has audio and visual and one size of ViT for both: set model.encoder (kind vit) only")
+        raise ConfigError(
+            "CAV-MAE has audio and visual and one size of ViT for both: set model.encoder (kind vit) only"
+        )
     if config.train.checkpoint_activations:
         raise ConfigError("train.checkpoint_activations: CAV-MAE has none; lower train.micro_batch to save memory")
     size, decoder = encoder_size(model.encoder), config.objective.masked.decoder

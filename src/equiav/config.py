@@ -401,7 +401,8 @@ class ContrastConfig(Section):
 class ObjectiveConfig(_Chosen):
     """What is learnt: the paper's method by default, its ablations by choice, or an objective of the user's own.
 
-    `kind: masked` is masked autoencoding, `kind: cavmae` CAV-MAE; these read `masked` (and `contrast`) only. With `keep_tokens` below 1, encoders see only that share of the patches in training, drawn for every clip, view and
+    `kind: masked` is masked autoencoding, `kind: cavmae` CAV-MAE; these read `masked` (and `contrast`) only.
+    With `keep_tokens` below 1, encoders see only that share of the patches in training, drawn for every clip, view and
     step: faster steps, not the paper's. Evaluation sees all.
     """
 

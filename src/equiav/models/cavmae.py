@@ -276,9 +276,10 @@ class CavMaeClassifier(ClassifierModel):
         """The mean over the tokens of what it looks at; there is no drop path here."""
         if paths:
             raise ShapeError("a CAV-MAE classifier has no drop path")
-        if missing := [m for m in self.modalities if m not in inputs]:
-            raise ShapeError(f"this classifier needs {missing[0]} input")
-        return self.encoder.pooled({m: inputs[m] for m in self.modalities})
+        given = {m: inputs[m] for m in self.modalities if m in inputs}
+        if not given:
+            raise ShapeError(f"this classifier needs {' or '.join(self.modalities)} input")
+        return self.encoder.pooled(given)
 
     def layers(self) -> list[list[list[str]]]:
         """For each modality: what comes before the blocks, its blocks, the joint blocks, norms."""
