@@ -264,13 +264,13 @@ class CavMaeClassifier(ClassifierModel):
         for m in CHANNELS:
             if m not in self.modalities:
                 self.encoder.separate[m].requires_grad_(False)
-            self.encoder.separate[m].norm.requires_grad_(alone[m])  # type: ignore[union-attr]
+            self.encoder.separate[m].norm.requires_grad_(alone[m])
         self.encoder.norm.requires_grad_(not any(alone.values()))
         for block in self.encoder.joint:
             for norm, of_one in ((block.norm1, block.norm1_alone), (block.norm2, block.norm2_alone)):
-                norm.requires_grad_(not any(alone.values()))  # type: ignore[union-attr]
+                norm.requires_grad_(not any(alone.values()))
                 for m in CHANNELS:
-                    of_one[m].requires_grad_(alone[m])  # type: ignore[index, union-attr]
+                    of_one[m].requires_grad_(alone[m])  # type: ignore[index]
 
     def features(self, inputs: Mapping[str, Tensor], paths: Mapping[str, Tensor] | None = None) -> Embedding:
         """The mean over the tokens of what it looks at; there is no drop path here."""

@@ -60,7 +60,7 @@ class CavMaeObjective(ReconstructionObjective):
 
     def health(self, outputs: Outputs) -> dict[str, float]:
         """Signs of collapse: effective rank and uniformity of what is contrasted."""
-        values = {}
+        values: dict[str, float] = {}
         for m in self.model.modalities:
             whole = gather(outputs[f"contrast/{m}"])
             values |= {f"effective_rank_{m}": effective_rank(whole), f"uniformity_{m}": uniformity(whole)}
