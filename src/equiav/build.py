@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,13 @@ from equiav.config import (
     CavMaeConfig,
     ClassifierConfig,
     Config,
+    DecoderConfig,
     EncoderConfig,
     FinetuneConfig,
     HeadsConfig,
+    MaskedConfig,
     ModelConfig,
+    ObjectiveConfig,
     PairedConfig,
     PredictorConfig,
     ShardsConfig,
@@ -76,19 +80,34 @@ from equiav.models import (
     SIZES,
     AttentionPredictor,
     Branch,
+    CavMae,
+    CavMaeClassifier,
+    CavMaeSizes,
     Classifier,
+    ClassifierModel,
+    Decoder,
+    EmbeddingModel,
     Encoder,
     EquiAV,
     HypernetworkPredictor,
     LinearPredictor,
+    MaskedAutoencoder,
+    MaskedBranch,
     ProjectionHead,
     ReleasedSizes,
     Size,
     ViT,
     initialise,
+    initialise_masked,
     modalities,
 )
-from equiav.objectives import ClassificationObjective, EquiAVObjective, Objective
+from equiav.objectives import (
+    CavMaeObjective,
+    ClassificationObjective,
+    EquiAVObjective,
+    MaskedObjective,
+    Objective,
+)
 from equiav.randomness import generator
 from equiav.types import AUDIO, SPLITS, VISUAL, Modality, Split
 
@@ -109,7 +128,12 @@ class ModalitySpec:
 
 def modalities_of(config: Config) -> tuple[Modality, ...]:
     """The modalities of a recipe, in the order of its branches."""
-    return (AUDIO, VISUAL, *config.modalities)
+    known = (AUDIO, VISUAL, *config.modalities)
+    if config.objective.kind != "masked":
+        return known
+    if unknown := set(config.objective.masked.modalities) - set(known):
+        raise ConfigError(f"objective.masked.modalities: {min(unknown)} is none of {', '.join(known)}")
+    return tuple(m for m in known if m in config.objective.masked.modalities)
 
 
 def encoder_size(cfg: EncoderConfig) -> Size:
@@ -197,20 +221,71 @@ def build_branch(config: Config, modality: Modality) -> Branch:
     )
 
 
-def build_model(config: Config) -> EquiAV:
-    """One branch per modality, initialised from the recipe's seed."""
-    branches = {m: build_branch(config, m) for m in modalities_of(config)}
-    model = EquiAV(branches, config.objective.representation)
+def build_masked_branch(config: Config, modality: Modality) -> MaskedBranch:
+    """Encoder and decoder of one modality, for masked autoencoding."""
+    f, decoder = build_encoder(config, modality), config.objective.masked.decoder
+    if not isinstance(f, ViT):
+        raise ConfigError(f"objective.kind masked cuts inputs into patches: the {modality} encoder must be of kind vit")
+    return MaskedBranch(
+        f,
+        Decoder(
+            f.width, f.grid, patch=f.patch_embed.patch, channels=f.channels, width=decoder.width, depth=decoder.depth,
+            heads=decoder.heads, mlp_ratio=4.0, eps=config.model.encoder_for(modality).norm_eps,
+        ),
+    )  # fmt: skip
+
+
+def build_cavmae_sizes(config: Config, classes: int = 0) -> CavMaeSizes:
+    """CAV-MAE's sizes: an encoder's depth counts its own blocks and the joint ones."""
+    model, audio, visual = config.model, config.audio, config.visual
+    if model.encoder.kind != "vit" or model.audio.encoder or model.visual.encoder or config.modalities:
+        raise ConfigError(
+            "CAV-MAE has audio and visual and one size of ViT for both: set model.encoder (kind vit) only"
+        )
+    if config.train.checkpoint_activations:
+        raise ConfigError("train.checkpoint_activations: CAV-MAE has none; lower train.micro_batch to save memory")
+    size, decoder = encoder_size(model.encoder), config.objective.masked.decoder
+    if size.depth <= model.joint_depth:
+        raise ConfigError(f"model.joint_depth: {model.joint_depth} of {size.depth} blocks leave none to each modality")
+    return CavMaeSizes(
+        width=size.width, depth=size.depth - model.joint_depth, joint_depth=model.joint_depth, heads=size.heads,
+        mlp_ratio=model.encoder.mlp_ratio, decoder_width=decoder.width, decoder_depth=decoder.depth,
+        decoder_heads=decoder.heads, patch=audio.patch, visual_patch=visual.patch, frames=audio.frames,
+        bins=audio.bins, image=visual.size, classes=classes,
+    )  # fmt: skip
+
+
+def build_model(config: Config) -> EmbeddingModel:
+    """The model that a recipe's objective trains, initialised from its seed."""
+    model: EmbeddingModel
+    match config.objective.kind:
+        case "masked":
+            model = MaskedAutoencoder({m: build_masked_branch(config, m) for m in modalities_of(config)})
+        case "cavmae":
+            model = CavMae(build_cavmae_sizes(config), eps=config.model.encoder.norm_eps)
+        case _:  # a method of the user's own trains the paper's model, or its own
+            branches = {m: build_branch(config, m) for m in modalities_of(config)}
+            model = EquiAV(branches, config.objective.representation)
     if not next(model.parameters()).is_meta:
-        initialise(model, generator(config.seed, 0, "weights"))
+        start = initialise if config.objective.has_predictor else initialise_masked
+        start(model, generator(config.seed, 0, "weights"))
     return model
 
 
-def build_classifier(config: Config) -> Classifier:
+def build_classifier(config: Config) -> ClassifierModel:
     """Encoders and a linear classifier, initialised from the recipe's seed."""
     cfg = config.classifier
     if cfg is None or cfg.classes is None:
         raise ConfigError("this recipe has no classifier section, or does not say for how many classes")
+    rng = generator(config.seed, 0, "weights")
+    if config.objective.kind == "cavmae":
+        if cfg.projection != "none":
+            raise ConfigError("classifier.projection: CAV-MAE has none")
+        eps = config.model.encoder.norm_eps
+        found = CavMaeClassifier(build_cavmae_sizes(config, cfg.classes), eps=eps, mode=cfg.mode)
+        if not next(found.parameters()).is_meta:
+            initialise_masked(found, rng)
+        return found
     encoders = {m: build_encoder(config, m) for m in modalities(cfg.mode)}
     heads = config.model.heads
     projections: dict[Modality, nn.Module] = {}
@@ -227,7 +302,7 @@ def build_classifier(config: Config) -> Classifier:
                 assert_never(never)
     classifier = Classifier(encoders, cfg.classes, projections=projections, projected_width=heads.inter)
     if not next(classifier.parameters()).is_meta:
-        initialise(classifier, generator(config.seed, 0, "weights"))
+        initialise(classifier, rng)
     return classifier
 
 
@@ -255,6 +330,17 @@ def build_finetuning_pipelines(cfg: FinetuneConfig) -> dict[Modality, Pipeline]:
     if visual.crop_area is not None:
         seen = {"crop": RandomResizedCrop(visual.crop_area, visual.crop_aspect), **seen}
     return {AUDIO: Pipeline(heard, tuple(heard)), VISUAL: Pipeline(seen, tuple(seen))}
+
+
+def build_masked_pipelines(config: Config) -> dict[Modality, Pipeline]:
+    """What inputs go through before patches are removed: crop and flip on frames, where the recipe has them."""
+    cfg = config.objective.masked
+    parts: dict[str, Augmentation] = {}
+    if cfg.crop_area is not None:
+        parts["crop"] = RandomResizedCrop(cfg.crop_area, config.augment.visual.crop_aspect)
+    if cfg.flip:
+        parts["flip"] = HorizontalFlip(p=cfg.flip)
+    return {VISUAL: Pipeline(parts, tuple(parts))} if parts and VISUAL in modalities_of(config) else {}
 
 
 def build_vector_source(config: Config, modality: Modality) -> VectorSource:
@@ -286,30 +372,53 @@ def build_intra_loss(name: str) -> IntraLoss:
             return loss
 
 
-def build_objective(config: Config, model: EquiAV) -> Objective:
+def build_objective(config: Config, model: EmbeddingModel) -> Objective:
     """The training method of a recipe around its model."""
-    cfg = config.objective
-    if cfg.kind != "equiav":
-        objective: Objective = resolve_name(cfg.kind, Objective)(config, model, **cfg.options)
-        return objective
-    return EquiAVObjective(
-        model,
-        build_pipelines(config),
-        build_inputs(config),
-        intra=cfg.intra,
-        inter=cfg.inter,
-        loss=build_intra_loss(cfg.loss),
-        tau=cfg.temperature,
-        weights=cfg.weights.model_dump(),
-        strategy=cfg.strategy,
-        representations=cfg.representations,
-        keep_tokens=cfg.keep_tokens,
-    )
+    cfg, inputs = config.objective, build_inputs(config)
+    match cfg.kind:
+        case "equiav":
+            return EquiAVObjective(
+                cast(EquiAV, model),
+                build_pipelines(config),
+                inputs,
+                intra=cfg.intra,
+                inter=cfg.inter,
+                loss=build_intra_loss(cfg.loss),
+                tau=cfg.temperature,
+                weights=cfg.weights.model_dump(),
+                strategy=cfg.strategy,
+                representations=cfg.representations,
+                keep_tokens=cfg.keep_tokens,
+            )
+        case "masked":
+            return MaskedObjective(
+                cast(MaskedAutoencoder, model),
+                inputs,
+                build_masked_pipelines(config),
+                mask_ratio=cfg.masked.ratio,
+                norm_pix=cfg.masked.norm_pix,
+            )
+        case "cavmae":
+            return CavMaeObjective(
+                cast(CavMae, model),
+                inputs,
+                build_masked_pipelines(config),
+                mask_ratio=cfg.masked.ratio,
+                norm_pix=cfg.masked.norm_pix,
+                contrast_weight=cfg.contrast.weight,
+                tau=cfg.contrast.temperature,
+                both=cfg.contrast.both,
+            )
+        case foreign:
+            objective: Objective = resolve_name(foreign, Objective)(config, model, **cfg.options)
+            return objective
 
 
 def build_classification(config: Config) -> ClassificationObjective:
     """The fine-tuning method of a recipe."""
     _, tune = finetuning_sections(config)
+    if config.objective.kind == "cavmae" and tune.drop_path:
+        raise ConfigError("finetune.drop_path: CAV-MAE has none; set it to 0")
     return ClassificationObjective(
         build_classifier(config),
         build_finetuning_pipelines(tune),
@@ -317,6 +426,27 @@ def build_classification(config: Config) -> ClassificationObjective:
         loss=tune.loss,
         label_smoothing=tune.label_smoothing,
         drop_path=tune.drop_path,
+    )
+
+
+def cavmae_config(sizes: CavMaeSizes, mode: str | None = None) -> Config:
+    """The recipe of a model imported from CAV-MAE's authors: their statistics, padding and eps."""
+    encoder = EncoderConfig(
+        size=None, width=sizes.width, depth=sizes.depth + sizes.joint_depth, heads=sizes.heads,
+        mlp_ratio=sizes.mlp_ratio, norm_eps=1e-5,
+    )  # fmt: skip
+    decoder = DecoderConfig(width=sizes.decoder_width, depth=sizes.decoder_depth or 8, heads=sizes.decoder_heads)
+    classifier = None
+    if sizes.classes:
+        classifier = ClassifierConfig.model_validate({"mode": mode or "audiovisual", "classes": sizes.classes})
+    return Config(
+        objective=ObjectiveConfig(kind="cavmae", masked=MaskedConfig(decoder=decoder)),
+        model=ModelConfig(encoder=encoder, joint_depth=sizes.joint_depth),
+        classifier=classifier,
+        audio=AudioConfig(
+            frames=sizes.frames, bins=sizes.bins, patch=sizes.patch, padding="zero", mean=-5.081, std=4.4849
+        ),
+        visual=VisualConfig(size=sizes.image, patch=sizes.patch),
     )
 
 
@@ -454,7 +584,7 @@ def build_schedule(config: Config, clips: Dataset) -> Schedule:
 def with_statistics(config: Config) -> Config:
     """The recipe with the spectrogram's statistics of its data, where it asks for them."""
     data = config.data
-    if not isinstance(data, ShardsConfig) or data.statistics != "data":
+    if not isinstance(data, ShardsConfig) or data.statistics != "data" or AUDIO not in modalities_of(config):
         return config
     found = read_meta(Path(data.path))["spectrogram"]
     if found["mean"] is None:

@@ -19,7 +19,16 @@ from torch import Tensor
 
 from equiav import __version__, hub
 from equiav.build import build_bank, encoder_size, modalities_of
-from equiav.config import Config, EncoderConfig, canonical_dump, dump_config, parse_config, read_yaml, refusal
+from equiav.config import (
+    Config,
+    EncoderConfig,
+    ObjectiveConfig,
+    canonical_dump,
+    dump_config,
+    parse_config,
+    read_yaml,
+    refusal,
+)
 from equiav.errors import CheckpointError, EquiAVError
 from equiav.io import SUMS, check_sums, replacing, write_sums
 from equiav.models import read_safetensors
@@ -103,8 +112,8 @@ def save_model(
     *,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Writes a checkpoint of EquiAV weights together with the banks that evaluation will use."""
-    banks = {m: build_bank(config, m) for m in modalities_of(config)}
+    """Writes a checkpoint of a model's weights together with the banks that evaluation will use, if it has any."""
+    banks = {m: build_bank(config, m) for m in modalities_of(config)} if config.objective.has_predictor else {}
     save_checkpoint(path, config, weights, meta, banks=banks, state=state)
 
 
@@ -278,15 +287,29 @@ def info(checkpoint: Checkpoint, path: Path) -> str:
             values = [f"{k} {v:.1f} %" for k, v in scores.items() if v and isinstance(v, int | float)]
             lines.append(f"  validation  {', '.join(values)} at step {best['step']}")
     else:
-        lines.append(f"  predictor   {config.model.predictor.kind}; vectors in the {config.augment.layout} layout")
-        lines.append(
-            f"  objective   intra {objective.intra}, inter {objective.inter}, S = {objective.representations}, "
-            f"tau = {objective.temperature}, {objective.strategy}"
-            if objective.kind == "equiav"
-            else f"  objective   {objective.kind}"
-        )
+        if objective.has_predictor:
+            lines.append(f"  predictor   {config.model.predictor.kind}; vectors in the {config.augment.layout} layout")
+        lines.append(f"  objective   {_objective_text(objective)}")
     lines.append(f"  written by  equiav {meta.get('equiav')}, torch {meta.get('torch')}")
     return "\n".join(lines)
+
+
+def _objective_text(objective: ObjectiveConfig) -> str:
+    masked, contrast = objective.masked, objective.contrast
+    removed = f"{masked.ratio:.0%} of the patches removed{', standardised targets' if masked.norm_pix else ''}"
+    match objective.kind:
+        case "equiav":
+            return (
+                f"intra {objective.intra}, inter {objective.inter}, S = {objective.representations}, "
+                f"tau = {objective.temperature}, {objective.strategy}"
+            )
+        case "masked":
+            return f"masked autoencoding of {' and '.join(masked.modalities)}, {removed}"
+        case "cavmae":
+            ways = "both directions" if contrast.both else "one direction"
+            return f"CAV-MAE, {removed}, {contrast.weight:g} x contrast at {contrast.temperature:g}, {ways}"
+        case foreign:
+            return foreign
 
 
 def _encoder_text(cfg: EncoderConfig) -> str:

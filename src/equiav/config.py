@@ -29,11 +29,14 @@ RENAMED_VALUES = {"data.anchor": {"sound": "audio", "image": "visual"}}
 ADDED = (
     "objective.kind",
     "objective.options",
+    "objective.masked",
+    "objective.contrast",
     "model.encoder.kind",
     "model.encoder.options",
     "model.predictor.options",
     "model.audio",
     "model.visual",
+    "model.joint_depth",
     "modalities",
     "data.mismatched",
 )
@@ -306,13 +309,14 @@ class BranchConfig(Section):
 
 
 class ModelConfig(Section):
-    """Encoders, predictor, heads."""
+    """Encoders, predictor, heads. Of CAV-MAE's encoders the last `joint_depth` blocks are over both modalities."""
 
     encoder: EncoderConfig = EncoderConfig()
     predictor: PredictorConfig = PredictorConfig()
     heads: HeadsConfig = HeadsConfig()
     audio: BranchConfig = BranchConfig()
     visual: BranchConfig = BranchConfig()
+    joint_depth: Few = 1
 
     def encoder_for(self, modality: str) -> EncoderConfig:
         """The encoder of a modality: its own, else the shared one."""
@@ -371,14 +375,58 @@ class WeightsConfig(Section):
     intra_visual: NonNegative = 1.0
 
 
+class DecoderConfig(Section):
+    """The decoder that reconstructs removed patches; the defaults are MAE's."""
+
+    width: Width = 512
+    depth: Annotated[int, Field(gt=0, le=256)] = 8
+    heads: Few = 16
+
+    @model_validator(mode="after")
+    def _divisible(self) -> DecoderConfig:
+        if self.width % self.heads or self.width % 4:
+            raise ValueError(f"width {self.width} must be a multiple of 4 and of heads {self.heads}")
+        return self
+
+
+class MaskedConfig(Section):
+    """Masked reconstruction: `ratio` of the patches is removed and predicted.
+
+    `norm_pix` standardises every target patch by itself. `modalities` are those that are learnt (masked only; CAV-MAE
+    has both). Frames are cropped and flipped where that is asked for; spectrograms are taken as they are.
+    """
+
+    ratio: Annotated[float, Field(gt=0, lt=1)] = 0.75
+    norm_pix: bool = True
+    modalities: tuple[str, ...] = ("audio", "visual")
+    decoder: DecoderConfig = DecoderConfig()
+    crop_area: Area | None = None
+    flip: Share = 0.0
+
+    @model_validator(mode="after")
+    def _some_modality(self) -> MaskedConfig:
+        if not self.modalities or len(set(self.modalities)) < len(self.modalities):
+            raise ValueError("modalities: name at least one, and each once")
+        return self
+
+
+class ContrastConfig(Section):
+    """CAV-MAE's contrast: its weight beside the reconstruction, its temperature, and whether it has both directions."""
+
+    weight: NonNegative = 0.01
+    temperature: PositiveFloat = 0.05
+    both: bool = False
+
+
 class ObjectiveConfig(_Chosen):
     """What is learnt: the paper's method by default, its ablations by choice, or an objective of the user's own.
 
+    `kind: masked` is masked autoencoding, `kind: cavmae` CAV-MAE; these read `masked` (and `contrast`) only.
     With `keep_tokens` below 1, encoders see only that share of the patches in training, drawn for every clip, view and
     step: faster steps, not the paper's. Evaluation sees all.
     """
 
-    kind: Annotated[str, _name("equiav")] = "equiav"
+    kind: Annotated[str, _name("equiav", "masked", "cavmae")] = "equiav"
     intra: Literal["equivariant", "invariant", "none"] = "equivariant"
     inter: Literal["centroid", "original", "augmented", "equivariant"] = "centroid"
     representations: Many = 16
@@ -387,6 +435,8 @@ class ObjectiveConfig(_Chosen):
     loss: Annotated[str, _name("nt_xent", "equimod")] = "nt_xent"
     weights: WeightsConfig = WeightsConfig()
     strategy: Literal["joint", "alternating", "two_stage"] = "joint"
+    masked: MaskedConfig = MaskedConfig()
+    contrast: ContrastConfig = ContrastConfig()
 
     @model_validator(mode="after")
     def _possible(self) -> ObjectiveConfig:
@@ -396,10 +446,31 @@ class ObjectiveConfig(_Chosen):
             raise ValueError(f"inter {self.inter} needs the predictor that only intra equivariant trains")
         return self
 
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> ObjectiveConfig:
+        """A key that the chosen method never reads was set by mistake."""
+        read = {
+            "equiav": set(ObjectiveConfig.model_fields) - {"masked", "contrast"},
+            "masked": {"kind", "options", "masked"},
+            "cavmae": {"kind", "options", "masked", "contrast"},
+        }.get(self.kind)
+        for name, field in ObjectiveConfig.model_fields.items():
+            default = field.get_default(call_default_factory=True)
+            if read is not None and name not in read and getattr(self, name) != default:
+                raise ValueError(f"{name} is not an option of kind {self.kind}")
+        if self.kind == "cavmae" and set(self.masked.modalities) != {"audio", "visual"}:
+            raise ValueError("masked.modalities: CAV-MAE has audio and visual")
+        return self
+
+    @property
+    def has_predictor(self) -> bool:
+        """Whether models of this kind have a predictor, and so banks of augmentation vectors; the user's own may."""
+        return self.kind not in ("masked", "cavmae")
+
     @property
     def representation(self) -> Literal["centroid", "pooled"]:
         """What evaluation must use: the kind of embedding that was contrasted."""
-        return "centroid" if self.inter in ("centroid", "equivariant") else "pooled"
+        return "centroid" if self.has_predictor and self.inter in ("centroid", "equivariant") else "pooled"
 
 
 class OptimConfig(Section):

@@ -39,6 +39,12 @@ PATHS = ("path", "train", "validation", "test", "weights")  # keys of a recipe t
 APART = ("provenance", "checkpoint", "seed", "bank_seed", "steps", "seconds_of_training", "queries", "gallery", "pool")
 
 
+METHODS = {
+    "equiav": "EquiAV (ICML 2024), in which a predictor learns what augmentations do to a representation.",
+    "cavmae": "CAV-MAE (ICLR 2023): reconstruction of masked patches, and contrast between sound and picture.",
+}
+
+
 def export(
     source: Path,
     out: Path,
@@ -55,6 +61,10 @@ def export(
     checkpoint = load_checkpoint(source)
     if checkpoint.config.classifier is not None:
         raise CheckpointError(f"{source}: holds a classifier, not a model with a shared space")
+    if checkpoint.config.objective.kind == "masked":
+        raise CheckpointError(
+            f"{source}: masked autoencoders have no shared space; `equiav convert` writes MAE's format"
+        )
     checkpoint = replace(checkpoint, config=shareable(checkpoint.config))
     graphs = []
     try:
@@ -89,12 +99,12 @@ class AudioTower(nn.Module):
     What `FilterBank` does for waveforms of one length, without the checks and portions that a graph cannot hold.
     """
 
-    bank: Tensor
+    bank: Tensor | None
 
     def __init__(self, loaded: LoadedModel) -> None:
         super().__init__()
         self.model = loaded.model
-        self.register_buffer("bank", loaded.banks[AUDIO])
+        self.register_buffer("bank", loaded.banks.get(AUDIO))
         self.audio = loaded.config.audio
         self.filter_bank = build_filter_bank(self.audio)
 
@@ -115,12 +125,12 @@ class AudioTower(nn.Module):
 class VisualTower(nn.Module):
     """Frames (N, 3, side, side), uint8, to unit embeddings (N, D), normalisation and bank of vectors included."""
 
-    bank: Tensor
+    bank: Tensor | None
 
     def __init__(self, loaded: LoadedModel) -> None:
         super().__init__()
         self.model, self.transform = loaded.model, loaded.inputs[VISUAL]
-        self.register_buffer("bank", loaded.banks[VISUAL])
+        self.register_buffer("bank", loaded.banks.get(VISUAL))
 
     def forward(self, frames: Tensor) -> Tensor:
         """Embeddings of frames of the side that the model wants."""
@@ -263,8 +273,8 @@ def card(
     parts = [
         f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
         f"# {name}",
-        "Embeds sounds and pictures in one space: a sound lies near pictures of what makes it. Trained with EquiAV "
-        "(ICML 2024), in which a predictor learns what augmentations do to a representation.",
+        "Embeds sounds and pictures in one space: a sound lies near pictures of what makes it. Trained with "
+        + METHODS.get(checkpoint.config.objective.kind, f"{checkpoint.config.objective.kind}."),
         _architecture(checkpoint),
         _training(checkpoint),
         _results(results),
@@ -284,20 +294,32 @@ def _architecture(checkpoint: Checkpoint) -> str:
         ("encoders", f"two vision transformers: width {size.width}, depth {size.depth}, {size.heads} heads"),
         ("sound", f"mono, {audio.sample_rate} Hz; {audio.frames} x {audio.bins} log-mel, {audio.frames / 100:g} s"),
         ("picture", f"{visual.size} x {visual.size}, RGB"),
-        ("embedding", f"{config.model.heads.inter} numbers, length 1; compare by dot product"),
-        ("vectors", f"a fixed bank of {config.bank.size}, seed {config.bank.seed}, stored with the weights"),
+        ("embedding", f"{_width(config)} numbers, length 1; compare by dot product"),
     ]
+    if checkpoint.banks:
+        rows.append(
+            ("vectors", f"a fixed bank of {config.bank.size}, seed {config.bank.seed}, stored with the weights")
+        )
     return _table(["model", ""], rows)
+
+
+def _width(config: Config) -> int:
+    """Length of an embedding."""
+    return encoder_size(config.model.encoder).width if config.objective.kind == "cavmae" else config.model.heads.inter
 
 
 def _training(checkpoint: Checkpoint) -> str:
     meta, objective = checkpoint.meta, checkpoint.config.objective
     lines = ["## What it was trained on", _data(checkpoint)]
     if "step" in meta:
+        terms = (
+            f"intra-modal term {objective.intra}, inter-modal term {objective.inter}, S = {objective.representations}"
+            if objective.has_predictor
+            else f"{objective.masked.ratio:.0%} of the patches removed, {objective.contrast.weight:g} x contrast"
+        )
         lines.append(
-            f"{meta['step']} of {meta['total']} steps of {checkpoint.config.train.batch} clips; intra-modal term "
-            f"{objective.intra}, inter-modal term {objective.inter}, S = {objective.representations}. `config.yaml` is "
-            "the whole recipe."
+            f"{meta['step']} of {meta['total']} steps of {checkpoint.config.train.batch} clips; {terms}. "
+            "`config.yaml` is the whole recipe."
         )
     else:
         lines.append(f"Kind of checkpoint: {meta.get('kind', 'unknown')}. `config.yaml` is the whole recipe.")
@@ -357,8 +379,8 @@ def _onnx(config: Config, graphs: Sequence[Graph]) -> str:
     rows = [(f"`{g.file.name}`", takes[g.modality], f"{g.difference:.1e} over {g.compared} embeddings") for g in graphs]
     return f"""## Without equiav: ONNX
 
-Filter bank, normalisation and the bank of vectors are inside; both give `{OUTPUT}` float32 (batch,
-{config.model.heads.inter}) of length 1. Checked with onnxruntime when this folder was written.
+Filter bank, normalisation and the bank of vectors, where the model has one, are inside; both give `{OUTPUT}` float32
+(batch, {_width(config)}) of length 1. Checked with onnxruntime when this folder was written.
 
 {_table(["file", "takes", "largest difference from the model"], rows)}
 

@@ -29,7 +29,9 @@ __all__ = [
     "equiav",
     "equimod",
     "info_nce",
+    "masked_mean",
     "masked_mean_square",
+    "masked_squares",
     "nt_xent",
     "patch_scale",
     "reconstruct",
@@ -92,18 +94,32 @@ def patch_scale(patches: Patches) -> tuple[Float[Tensor, "batch tokens 1"], Floa
     return patches.mean(dim=-1, keepdim=True), (patches.var(dim=-1, keepdim=True) + 1e-6).sqrt()
 
 
-def masked_mean_square(target: Patches, prediction: Patches, mask: Mask, norm_pix: bool = False) -> Scalar:
-    """Reconstruction loss: the mean square error over removed patches.
+def masked_squares(
+    target: Patches, prediction: Patches, mask: Mask, norm_pix: bool = False
+) -> Float[Tensor, "batch 2"]:
+    """For every sample the sum of the mean square errors of its removed patches, and how many these are.
 
-    With `norm_pix` every target patch is standardised first. A sample without this modality takes part with a row of
-    zeros in `mask`; a batch without any removed patch has loss 0.
+    With `norm_pix` every target patch is standardised first.
     """
     if norm_pix:
         mean, std = patch_scale(target)
         target = (target - mean) / std
     error = (prediction - target).square().mean(dim=-1)
-    sums = gather(torch.stack([(error * mask).sum(dim=1), mask.sum(dim=1)], dim=1)).sum(dim=0)
+    return torch.stack([(error * mask).sum(dim=1), mask.sum(dim=1)], dim=1)
+
+
+def masked_mean(squares: Float[Tensor, "batch 2"]) -> Scalar:
+    """The mean square error over all removed patches of a batch; 0 where there are none."""
+    sums = gather(squares).sum(dim=0)
     return sums[0] / sums[1].clamp(min=1)
+
+
+def masked_mean_square(target: Patches, prediction: Patches, mask: Mask, norm_pix: bool = False) -> Scalar:
+    """Reconstruction loss: the mean square error over removed patches, `masked_mean` of `masked_squares`.
+
+    A sample without this modality takes part with a row of zeros in `mask`.
+    """
+    return masked_mean(masked_squares(target, prediction, mask, norm_pix))
 
 
 def reconstruct(target: Patches, prediction: Patches, mask: Mask, norm_pix: bool = False) -> Patches:

@@ -72,12 +72,16 @@ class Sample:
 
 @dataclass(frozen=True)
 class Batch:
-    """Clips side by side, by modality; inputs of different length are padded with zeros, `lengths` say what counts."""
+    """Clips side by side, by modality; inputs of different length are padded with zeros, `lengths` say what counts.
+
+    Where a clip lacks a modality, its row there is zeros and `present` says so.
+    """
 
     ids: tuple[str, ...]
     inputs: Mapping[Modality, Tensor]  # (N, ...)
     lengths: Mapping[Modality, Tensor] = field(default_factory=dict)  # (N,), of the modalities that were padded
     targets: Tensor | None = None  # (N, classes), where a classifier is trained
+    present: Mapping[Modality, Tensor] = field(default_factory=dict)  # (N,) bool, of modalities that some clips lack
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -89,7 +93,8 @@ class Batch:
 
     def tensors(self) -> list[Tensor]:
         """All of its tensors."""
-        return [*self.inputs.values(), *self.lengths.values(), *([] if self.targets is None else [self.targets])]
+        found = [*self.inputs.values(), *self.lengths.values(), *self.present.values()]
+        return found if self.targets is None else [*found, self.targets]
 
     def map(self, change: Any) -> Batch:
         """The same clips with every tensor changed; `change` takes and gives a tensor."""
@@ -97,6 +102,7 @@ class Batch:
             self,
             inputs={m: change(x) for m, x in self.inputs.items()},
             lengths={m: change(x) for m, x in self.lengths.items()},
+            present={m: change(x) for m, x in self.present.items()},
             targets=None if self.targets is None else change(self.targets),
         )
 

@@ -63,6 +63,30 @@ def retrieval(
 
 
 @evaluate.command()
+def reconstruction(
+    model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint, of kind masked or cavmae.")],
+    data: Annotated[Path | None, typer.Option(help="Other data than the model was trained on.")] = None,
+    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    examples: Annotated[int, typer.Option(min=0, help="Clips to show, evenly spaced.")] = 12,
+    seed: Annotated[int, typer.Option(help="Seed of the masks.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for results and report (default: evaluation/reconstruction of the model)."),
+    ] = None,
+) -> None:
+    """How well removed patches are reconstructed: the loss on held-out clips, and examples to look at."""
+    from equiav.build import build_dataset, with_data
+    from equiav.evaluation import Reconstruction, evaluation_folder
+    from equiav.inference import load_model
+
+    part = split_name(split)
+    loaded = load_model(model, shared_space=False)
+    clips = build_dataset(with_data(loaded.config, data), part)
+    results = Reconstruction(examples=examples, seed=seed, split=part, report=say)(loaded, clips)
+    finish(results, out or evaluation_folder(model, "reconstruction"))
+
+
+@evaluate.command()
 def probe(
     model: Model,
     data: OtherData = None,
@@ -83,7 +107,7 @@ def probe(
     from equiav.evaluation import Probe, evaluation_folder, probe_splits
     from equiav.inference import load_model
 
-    loaded = load_model(model)
+    loaded = load_model(model, shared_space=False)
     splits, validation = probe_splits(with_data(loaded.config, data, test=test))
     if listed:
         splits["test"], line = listed_clips(splits["test"], listed)

@@ -29,18 +29,21 @@ def info(
 def convert(
     source: Annotated[Path, typer.Argument(help="A file of foreign weights, or one of our checkpoint folders.")],
     out: Annotated[Path, typer.Argument(help="The checkpoint folder (or released file) to write.")],
-    mode: Annotated[str | None, typer.Option(help="For fine-tuned checkpoints: audio, visual or audiovisual.")] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option(help="Of fine-tuned weights: audio, visual or audiovisual; of MAE's format: which encoder."),
+    ] = None,
     heads: Annotated[int | None, typer.Option(min=1, help="Attention heads, where they are not 64 wide.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of what MAE lacks: predictor, heads; training draws its own.")] = 0,
+    class_token: Annotated[
+        bool, typer.Option(help="Write MAE's format with a neutral class token, which most readers want.")
+    ] = True,
 ) -> None:
-    """Bring in MAE or released EquiAV weights (.pth, .safetensors), or write ours in the released format."""
+    """Bring in MAE, CAV-MAE or released EquiAV weights (.pth, .safetensors), or write ours in those formats."""
     from equiav import convert as conversion
 
-    print(
-        conversion.convert(
-            source, out, mode=choose("--mode", mode, "audio", "visual", "audiovisual"), heads=heads, seed=seed
-        )
-    )
+    chosen = choose("--mode", mode, "audio", "visual", "audiovisual")
+    print(conversion.convert(source, out, mode=chosen, heads=heads, seed=seed, class_token=class_token))
 
 
 @app.command()

@@ -60,7 +60,7 @@ class Dataset(ABC):
     def part(self, index: int, frame: int, modalities: Sequence[Modality]) -> Sample:
         """Some modalities of a clip; datasets that can read less than everything override it."""
         whole = self.sample(index, frame)
-        return Sample(whole.id, {m: whole.inputs[m] for m in modalities})
+        return Sample(whole.id, {m: whole.inputs[m] for m in modalities if m in whole.inputs})
 
     def boxes(self, index: int, frame: int) -> Float[Tensor, "boxes 4"]:
         """Boxes (x0, y0, x1, y1) of what sounds, in pixels of the square frame; none where nothing is annotated."""
@@ -206,16 +206,22 @@ def evenly_spaced(count: int, wanted: int) -> list[int]:
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """A batch: inputs of one axis (waveforms) padded with zeros to the longest, all others stacked."""
-    inputs, lengths = {}, {}
-    for m, first in samples[0].inputs.items():
-        values = [s.inputs[m] for s in samples]
-        if first.ndim == 1:
+    """A batch: inputs of one axis (waveforms) padded with zeros to the longest, all others stacked.
+
+    Where a sample lacks a modality that others have, its row is zeros and `present` says so.
+    """
+    inputs, lengths, present = {}, {}, {}
+    for m in dict.fromkeys(m for s in samples for m in s.inputs):
+        longest = max((s.inputs[m] for s in samples if m in s.inputs), key=len)
+        values = [s.inputs[m] if m in s.inputs else torch.zeros_like(longest) for s in samples]
+        if longest.ndim == 1:
             inputs[m] = torch.nn.utils.rnn.pad_sequence(values, batch_first=True)
             lengths[m] = torch.tensor([len(x) for x in values])
         else:
             inputs[m] = torch.stack(values)
-    return Batch(tuple(s.id for s in samples), inputs, lengths)
+        if not all(m in s.inputs for s in samples):
+            present[m] = torch.tensor([m in s.inputs for s in samples])
+    return Batch(tuple(s.id for s in samples), inputs, lengths, present=present)
 
 
 def labels_of(clips: Dataset) -> list[Labels]:

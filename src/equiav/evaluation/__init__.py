@@ -50,6 +50,7 @@ from equiav.evaluation.probe import (
     neighbours,
     probe_splits,
 )
+from equiav.evaluation.reconstruction import Reconstruction
 from equiav.evaluation.retrieval import (
     Retrieval,
     both_ranks,
@@ -80,6 +81,7 @@ __all__ = [
     "Method",
     "Probe",
     "ProbeResult",
+    "Reconstruction",
     "Results",
     "Retrieval",
     "View",

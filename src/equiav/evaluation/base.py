@@ -34,6 +34,7 @@ class Results:
     template: str = "results.html"  # of the page; this one is a table of all numbers
     assets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     watch: str = ""  # the part of the record whose numbers go into a training log
+    digits: int = 1  # of the headline
 
     def __getitem__(self, place: str) -> Any:
         """A value by its place, keys joined by "/": results["retrieval/audio_to_video/R@10"]."""
@@ -53,7 +54,7 @@ class Results:
 
     def headline(self) -> str:
         """The metric to watch, in a few words."""
-        return f"{self.primary.split('/', 1)[-1].replace('/', ' ').replace('_', ' ')} {self.value:.1f}"
+        return f"{self.primary.split('/', 1)[-1].replace('/', ' ').replace('_', ' ')} {self.value:.{self.digits}f}"
 
     def write(self, folder: str | Path) -> Path:
         """Writes assets, results.json with its provenance, and report.html; returns the page's path."""

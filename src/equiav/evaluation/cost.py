@@ -18,6 +18,7 @@ from typing_extensions import assert_never
 
 from equiav.build import build_branch, build_vector_source
 from equiav.config import Config
+from equiav.errors import ConfigError
 from equiav.evaluation.base import Results
 from equiav.io import provenance
 from equiav.models import initialise
@@ -56,6 +57,8 @@ def multiply_adds(run: Callable[[], object]) -> float:
 def encoder_passes(config: Config) -> int:
     """How many views of a clip each encoder sees in one step of pre-training; most of what a step costs."""
     objective = config.objective
+    if objective.kind in ("masked", "cavmae"):
+        return 1  # of which an encoder sees the visible patches only
     match objective.intra:
         case "none":
             return 1
@@ -69,6 +72,8 @@ def encoder_passes(config: Config) -> int:
 
 def cost_of(config: Config, modality: Modality, *, repeats: int = 5) -> Cost:
     """Counts on the meta device, then measures the median of `repeats` runs on the CPU (none for 0)."""
+    if not config.objective.has_predictor:
+        raise ConfigError(f"the cost of S representations: objective.kind {config.objective.kind} has no predictor")
     is_audio = modality == AUDIO
     shape = (1, config.audio.frames, config.audio.bins) if is_audio else (3, config.visual.size, config.visual.size)
     with torch.device("meta"):

@@ -56,6 +56,8 @@ def check_measurable(config: Config) -> None:
             f"augment.layout {config.augment.layout}: how the released code applied its augmentations is not "
             "reproduced, so nothing can be compared with its vectors; equivariance needs a model trained here"
         )
+    if not config.objective.has_predictor:
+        raise ConfigError(f"objective.kind {config.objective.kind}: equivariance asks a predictor, this model has none")
     if config.objective.intra != "equivariant":
         raise ConfigError(
             f"objective.intra {config.objective.intra}: this model's predictor was never trained; "

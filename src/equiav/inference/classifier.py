@@ -10,14 +10,14 @@ from equiav.build import build_classifier
 from equiav.checkpoint import load_checkpoint
 from equiav.config import Config
 from equiav.errors import CheckpointError, WeightsError
-from equiav.models import Classifier, load_fitting
+from equiav.models import ClassifierModel, load_fitting
 
 
 @dataclass(frozen=True)
 class LoadedClassifier:
     """A classifier in evaluation mode."""
 
-    model: Classifier
+    model: ClassifierModel
     config: Config
     classes: tuple[str, ...]
     meta: dict[str, Any]
@@ -45,6 +45,6 @@ def load_classifier(path: str | Path, device: str = "cpu") -> LoadedClassifier:
     except WeightsError as error:
         raise CheckpointError(str(error)) from error
     # Imported classifiers do not say what their classes are called.
-    numbers = tuple(f"class {i}" for i in range(model.head.out_features))
+    numbers = tuple(f"class {i}" for i in range(model.classes))
     classes = tuple(checkpoint.meta.get("classes", numbers))
     return LoadedClassifier(model.to(device).eval(), checkpoint.config, classes, checkpoint.meta)

@@ -75,15 +75,18 @@ class LoadedModel:
 def with_banks(model: EmbeddingModel, config: Config) -> LoadedModel:
     """A model that is still being trained, as it would be used."""
     device = next(model.parameters()).device
-    return LoadedModel(model, config, {m: build_bank(config, m).to(device) for m in model.modalities}, {})
+    modalities = model.modalities if config.objective.has_predictor else ()
+    return LoadedModel(model, config, {m: build_bank(config, m).to(device) for m in modalities}, {})
 
 
-def load_model(path: str | Path, device: str = "cpu") -> LoadedModel:
-    """Loads a checkpoint folder for use."""
+def load_model(path: str | Path, device: str = "cpu", *, shared_space: bool = True) -> LoadedModel:
+    """Loads a checkpoint folder for use; with `shared_space=False` also encoders that share none."""
     path = Path(path)
     checkpoint = load_checkpoint(path)
     if checkpoint.config.classifier is not None:
         raise CheckpointError(f"{path}: holds a classifier, not a model with a shared space")
+    if shared_space and checkpoint.config.objective.kind == "masked":
+        raise CheckpointError(f"{path}: holds masked autoencoders, which have no shared space; pre-train from it first")
     return from_checkpoint(checkpoint, path, device)
 
 
@@ -95,7 +98,7 @@ def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> 
     except WeightsError as error:
         raise CheckpointError(str(error)) from error
     banks = {m: checkpoint.banks[m].to(device) for m in model.modalities if m in checkpoint.banks}
-    if len(banks) < len(model.modalities):
+    if checkpoint.config.objective.has_predictor and len(banks) < len(model.modalities):
         raise CheckpointError(f"{path}: lacks its banks of augmentation vectors")
     return LoadedModel(model.to(device).eval(), checkpoint.config, banks, checkpoint.meta)
 

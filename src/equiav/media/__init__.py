@@ -31,7 +31,7 @@ from equiav.media.image import PICTURES, read_image
 from equiav.media.workers import CRASHED, Failure, Workers, decoded_in, streamed_in, tick
 
 if TYPE_CHECKING:
-    from equiav.media.frames import decode, normalise, square, stacked, to_float
+    from equiav.media.frames import decode, denormalise, normalise, square, stacked, to_float
     from equiav.media.inputs import ImageInput, Inputs, InputTransform, SpectrogramInput, encoder_inputs, prepare_batch
     from equiav.media.spectrogram import HOP_SECONDS, LOG_FLOOR, FilterBank, mel_bank, power_range, standardise
 
@@ -62,6 +62,7 @@ __all__ = [
     "cuts",
     "decode",
     "decoded_in",
+    "denormalise",
     "encoder_inputs",
     "excerpt",
     "frame_times",

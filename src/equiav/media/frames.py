@@ -77,3 +77,9 @@ def normalise(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
     mean = torch.tensor(MEAN, device=images.device, dtype=images.dtype)[:, None, None]
     std = torch.tensor(STD, device=images.device, dtype=images.dtype)[:, None, None]
     return (images - mean) / std
+
+
+def denormalise(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
+    """The inverse of `normalise`."""
+    mean, std = (torch.tensor(v, device=images.device, dtype=images.dtype)[:, None, None] for v in (MEAN, STD))
+    return images * std + mean

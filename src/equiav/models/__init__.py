@@ -1,6 +1,15 @@
 """The networks of the paper: encoders f, predictor u, heads g; and the way in and out for foreign weights."""
 
-from equiav.models.classifier import Classifier, Mode, modalities
+from equiav.models.cavmae import (
+    CavMae,
+    CavMaeClassifier,
+    CavMaeSizes,
+    cavmae_sizes,
+    kind_of_cavmae,
+    read_cavmae,
+    write_cavmae,
+)
+from equiav.models.classifier import Classifier, ClassifierModel, Mode, modalities
 from equiav.models.encoder import SIZES, Encoder, Size, ViT, sincos_positions
 from equiav.models.equiav import Branch, EmbeddingModel, EquiAV, Representation, centroid, mean_pool
 from equiav.models.foreign import (
@@ -22,6 +31,16 @@ from equiav.models.foreign import (
 )
 from equiav.models.heads import ProjectionHead
 from equiav.models.layers import Block, Chosen, Tokens, draw_path, draw_tokens, initialise
+from equiav.models.mae import (
+    Decoder,
+    MaskedAutoencoder,
+    MaskedBranch,
+    ReconstructingModel,
+    initialise_masked,
+    kept_by_noise,
+    removed,
+    write_mae,
+)
 from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor
 
 __all__ = [
@@ -31,21 +50,30 @@ __all__ = [
     "AttentionPredictor",
     "Block",
     "Branch",
+    "CavMae",
+    "CavMaeClassifier",
+    "CavMaeSizes",
     "Chosen",
     "Classifier",
+    "ClassifierModel",
+    "Decoder",
     "EmbeddingModel",
     "Encoder",
     "EquiAV",
     "HypernetworkPredictor",
     "LinearPredictor",
+    "MaskedAutoencoder",
+    "MaskedBranch",
     "Mode",
     "ProjectionHead",
+    "ReconstructingModel",
     "ReleasedSizes",
     "Representation",
     "Size",
     "State",
     "Tokens",
     "ViT",
+    "cavmae_sizes",
     "centroid",
     "draw_path",
     "draw_tokens",
@@ -53,15 +81,22 @@ __all__ = [
     "from_mae",
     "from_released",
     "initialise",
+    "initialise_masked",
     "is_mae",
+    "kept_by_noise",
+    "kind_of_cavmae",
     "kind_of_released",
     "load_fitting",
     "load_strict",
     "mean_pool",
     "modalities",
+    "read_cavmae",
     "read_safetensors",
     "read_state",
     "released_sizes",
+    "removed",
     "sincos_positions",
     "to_released",
+    "write_cavmae",
+    "write_mae",
 ]

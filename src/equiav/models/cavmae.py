@@ -17,10 +17,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from equiav.errors import ShapeError, WeightsError
+from equiav.models.classifier import ClassifierModel, Mode, modalities
 from equiav.models.encoder import PatchEmbed, sincos_positions
+from equiav.models.equiav import mean_pool
 from equiav.models.foreign import State, refuse_mismatch
 from equiav.models.layers import Block, Tokens
-from equiav.models.mae import count_blocks, insert_mask_tokens, patchify
+from equiav.models.mae import ReconstructingModel, count_blocks, insert_mask_tokens, patchify
 
 CHANNELS = {"audio": 1, "visual": 3}
 PREFIX = "module."
@@ -47,19 +49,26 @@ class CavMaeSizes:
     decoder_depth: int = 8
     decoder_heads: int = 16
     patch: int = 16
+    visual_patch: int | None = None  # of images, where it is another; the authors' models have one size
     frames: int = 1024
     bins: int = 128
     image: int = 224
     classes: int = 0
 
     @property
+    def patches(self) -> dict[str, int]:
+        """Side of a patch."""
+        return {"audio": self.patch, "visual": self.visual_patch or self.patch}
+
+    @property
     def grids(self) -> dict[str, tuple[int, int]]:
         """Rows and columns of patches; a spectrogram has frequency as rows and time as columns."""
         sides = {"audio": (self.bins, self.frames), "visual": (self.image, self.image)}
         for m, (height, width) in sides.items():
-            if height % self.patch or width % self.patch or min(height, width) < self.patch:
-                raise ShapeError(f"{m} input of {height} x {width} cannot be cut into patches of {self.patch}")
-        return {m: (height // self.patch, width // self.patch) for m, (height, width) in sides.items()}
+            patch = self.patches[m]
+            if height % patch or width % patch or min(height, width) < patch:
+                raise ShapeError(f"{m} input of {height} x {width} cannot be cut into patches of {patch}")
+        return {m: (height // self.patches[m], width // self.patches[m]) for m, (height, width) in sides.items()}
 
 
 class ModalityEncoder(nn.Module):
@@ -70,7 +79,7 @@ class ModalityEncoder(nn.Module):
         self.time_first = modality == "audio"
         self.channels = CHANNELS[modality]
         self.grid = sizes.grids[modality]
-        self.patch_embed = PatchEmbed(sizes.patch, self.channels, sizes.width)
+        self.patch_embed = PatchEmbed(sizes.patches[modality], self.channels, sizes.width)
         self.pos_embed = nn.Parameter(sincos_positions(sizes.width, *self.grid)[None], requires_grad=train_positions)
         self.modality = nn.Parameter(torch.zeros(1, 1, sizes.width))
         self.blocks = nn.ModuleList(Block(sizes.width, sizes.heads, sizes.mlp_ratio, eps) for _ in range(sizes.depth))
@@ -175,7 +184,7 @@ class JointDecoder(nn.Module):
             Block(width, sizes.decoder_heads, sizes.mlp_ratio, eps) for _ in range(sizes.decoder_depth)
         )
         self.norm = nn.LayerNorm(width, eps=eps)
-        self.predict = nn.ModuleDict({m: nn.Linear(width, sizes.patch**2 * c) for m, c in CHANNELS.items()})
+        self.predict = nn.ModuleDict({m: nn.Linear(width, sizes.patches[m] ** 2 * c) for m, c in CHANNELS.items()})
 
     def forward(self, h: ManyTokens, kept: ManyChosen) -> dict[str, Tensor]:
         """A prediction (batch, tokens, values) of every patch of every modality, in the order of `patchify`."""
@@ -198,11 +207,14 @@ class CavMaeOutputs:
     contrast: dict[str, Tensor]  # (batch, width), means over the kept tokens
 
 
-class CavMae(nn.Module):
-    """The pre-training model: encoder and decoder."""
+class CavMae(ReconstructingModel):
+    """The pre-training model: encoder and decoder. An embedding is the mean over the tokens of one modality."""
+
+    modalities = tuple(CHANNELS)
 
     def __init__(self, sizes: CavMaeSizes, *, eps: float = 1e-5) -> None:
         super().__init__()
+        self.width = sizes.width
         self.encoder = CavMaeEncoder(sizes, eps=eps)
         self.decoder = JointDecoder(sizes, eps=eps)
 
@@ -212,22 +224,82 @@ class CavMae(nn.Module):
         contrast = {m: self.encoder.alone(m, tokens).mean(dim=1) for m, tokens in h.items()}
         return CavMaeOutputs(self.decoder(self.encoder.together(h), kept), contrast)
 
-    def targets(self, inputs: Inputs) -> dict[str, Tensor]:
+    def predict(self, inputs: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Both modalities from the kept patches of both."""
+        return self(inputs, kept).predictions  # type: ignore[no-any-return]
+
+    def targets(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The patches (batch, tokens, values) that the predictions are compared with."""
         return {m: self.encoder.separate[m].patches(x) for m, x in inputs.items()}  # type: ignore[operator]
 
+    def grids(self) -> dict[str, tuple[int, int]]:
+        """Rows and columns of patches."""
+        return {m: self.encoder.separate[m].grid for m in CHANNELS}  # type: ignore[misc]
 
-class CavMaeClassifier(nn.Module):
+    def encode(self, modality: str, x: Tensor) -> Tokens:
+        """Tokens of one modality alone, without masking."""
+        return self.encoder.tokens(modality, x)
+
+    def embed_tokens(self, modality: str, h: Tokens, bank: Tensor | None = None) -> Embedding:
+        """Retrieval features: the mean over tokens."""
+        return mean_pool(h)
+
+    def grid(self, modality: str, x: Tensor, h: Tokens) -> tuple[int, int]:
+        """As the encoder says: it takes inputs of one size."""
+        return self.grids()[modality]
+
+
+class CavMaeClassifier(ClassifierModel):
     """The fine-tuning model: encoder, mean over tokens, norm, linear layer; of both modalities or of either one."""
 
-    def __init__(self, sizes: CavMaeSizes, *, eps: float = 1e-5, train_positions: bool = True) -> None:
+    def __init__(
+        self, sizes: CavMaeSizes, *, eps: float = 1e-5, train_positions: bool = True, mode: Mode = "audiovisual"
+    ) -> None:
         super().__init__()
+        self.modalities, self.classes = modalities(mode), sizes.classes
         self.encoder = CavMaeEncoder(sizes, eps=eps, train_positions=train_positions)
         self.head = nn.Sequential(nn.LayerNorm(sizes.width, eps=eps), nn.Linear(sizes.width, sizes.classes))
+        # Parts that never reach the logits are no parameters of a run: DDP would wait for their gradients.
+        alone = {m: self.modalities == (m,) for m in CHANNELS}
+        for m in CHANNELS:
+            if m not in self.modalities:
+                self.encoder.separate[m].requires_grad_(False)
+            self.encoder.separate[m].norm.requires_grad_(alone[m])
+        self.encoder.norm.requires_grad_(not any(alone.values()))
+        for block in self.encoder.joint:
+            for norm, of_one in ((block.norm1, block.norm1_alone), (block.norm2, block.norm2_alone)):
+                norm.requires_grad_(not any(alone.values()))
+                for m in CHANNELS:
+                    of_one[m].requires_grad_(alone[m])  # type: ignore[index]
 
-    def forward(self, inputs: Inputs) -> Float[Tensor, "batch classes"]:
-        """Logits."""
-        return self.head(self.encoder.pooled(inputs))  # type: ignore[no-any-return]
+    def features(self, inputs: Mapping[str, Tensor], paths: Mapping[str, Tensor] | None = None) -> Embedding:
+        """The mean over the tokens of what it looks at; there is no drop path here."""
+        if paths:
+            raise ShapeError("a CAV-MAE classifier has no drop path")
+        given = {m: inputs[m] for m in self.modalities if m in inputs}
+        if not given:
+            raise ShapeError(f"this classifier needs {' or '.join(self.modalities)} input")
+        return self.encoder.pooled(given)
+
+    def layers(self) -> list[list[list[str]]]:
+        """For each modality: what comes before the blocks, its blocks, the joint blocks, norms."""
+        chains = []
+        joint = [[] for _ in self.encoder.joint]  # type: list[list[str]]
+        last = []
+        for name, _ in self.encoder.named_parameters(prefix="encoder"):
+            if name.startswith("encoder.joint."):
+                joint[int(name.split(".")[2])].append(name)
+            elif name.startswith(("encoder.norm.", *(f"encoder.separate.{m}.norm." for m in CHANNELS))):
+                last.append(name)
+        for m in self.modalities:
+            own = self.encoder.separate[m]
+            groups = [[] for _ in range(1 + len(own.blocks))]  # type: ignore[arg-type]  # type: list[list[str]]
+            for name, _ in own.named_parameters(prefix=f"encoder.separate.{m}"):
+                part, _, rest = name.removeprefix(f"encoder.separate.{m}.").partition(".")
+                if part != "norm":
+                    groups[int(rest.split(".")[0]) + 1 if part == "blocks" else 0].append(name)
+            chains.append([*groups, *joint, last])
+        return chains
 
 
 # Ours, with the modality as its letter -> released.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Literal, cast
 
@@ -22,7 +23,31 @@ def modalities(mode: Mode) -> tuple[Modality, ...]:
     return (AUDIO, VISUAL) if mode == "audiovisual" else (mode,)
 
 
-class Classifier(nn.Module):
+class ClassifierModel(nn.Module, ABC):
+    """What fine-tuning and evaluation need of any classifier: features of its modalities, and `head` on them."""
+
+    modalities: tuple[Modality, ...]
+    classes: int
+    head: nn.Module
+
+    @abstractmethod
+    def features(
+        self, inputs: Mapping[Modality, Tensor], paths: Mapping[Modality, Tensor] | None = None
+    ) -> Float[Tensor, "batch width"]:
+        """What the head classifies; `paths` are the weights of drop path, for training."""
+
+    @abstractmethod
+    def layers(self) -> list[list[list[str]]]:
+        """Names of its parameters below the head, for each modality in groups from input to output."""
+
+    def forward(
+        self, inputs: Mapping[Modality, Tensor], paths: Mapping[Modality, Tensor] | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        """Logits."""
+        return self.head(self.features(inputs, paths))  # type: ignore[no-any-return]
+
+
+class Classifier(ClassifierModel):
     """Encoders, pooled tokens, concatenation, one linear layer; the pre-training heads are gone.
 
     `projections` (one module per modality, released checkpoints only) stand between pooling and concatenation.
@@ -37,7 +62,7 @@ class Classifier(nn.Module):
         projected_width: int = 0,
     ) -> None:
         super().__init__()
-        self.modalities = tuple(encoders)
+        self.modalities, self.classes = tuple(encoders), classes
         self.encoders = nn.ModuleDict(encoders)
         self.projections = nn.ModuleDict(projections or {})
         widths = [projected_width if m in self.projections else encoders[m].width for m in self.modalities]
@@ -59,8 +84,8 @@ class Classifier(nn.Module):
             parts.append(self.projections[m](pooled) if m in self.projections else pooled)
         return torch.cat(parts, dim=-1)
 
-    def forward(
-        self, inputs: Mapping[Modality, Tensor], paths: Mapping[Modality, Tensor] | None = None
-    ) -> Float[Tensor, "batch classes"]:
-        """Logits."""
-        return self.head(self.features(inputs, paths))  # type: ignore[no-any-return]
+    def layers(self) -> list[list[list[str]]]:
+        """As the encoders say."""
+        return [
+            [[f"encoders.{m}.{name}" for name in group] for group in self.encoder(m).layers()] for m in self.modalities
+        ]

@@ -7,13 +7,17 @@ An encoder sees the kept patches only: `h = encoder(x, tokens=kept)`; `decoder(h
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from equiav.errors import ShapeError, WeightsError
-from equiav.models.encoder import PatchEmbed, sincos_positions
+from equiav.models.encoder import PatchEmbed, ViT, sincos_positions
+from equiav.models.equiav import EmbeddingModel, mean_pool
 from equiav.models.foreign import State, refuse_mismatch
 from equiav.models.layers import Block, Chosen, Tokens, initialise
 
@@ -91,6 +95,86 @@ class Decoder(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.predict(self.norm(x))  # type: ignore[no-any-return]
+
+
+class ReconstructingModel(EmbeddingModel):
+    """A model that predicts the patches it does not see; inputs, kept tokens and predictions are by modality."""
+
+    @abstractmethod
+    def grids(self) -> dict[str, tuple[int, int]]:
+        """Rows and columns of patches."""
+
+    @abstractmethod
+    def predict(self, inputs: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A prediction (batch, tokens, values) of every patch, from the kept ones."""
+
+    @abstractmethod
+    def targets(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The patches (batch, tokens, values) that the predictions are compared with."""
+
+    def images(self, modality: str, patches: Float[Tensor, "batch tokens values"]) -> Float[Tensor, "batch c h w"]:
+        """Patches as images again; spectrograms with frequency as rows and time as columns."""
+        channels = 1 if modality == "audio" else 3
+        return unpatchify(patches, self.grids()[modality], round((patches.shape[2] / channels) ** 0.5))
+
+
+class MaskedBranch(nn.Module):
+    """One modality: encoder f, and the decoder that is dropped after training."""
+
+    def __init__(self, f: ViT, decoder: Decoder) -> None:
+        super().__init__()
+        self.f, self.decoder = f, decoder
+
+
+class MaskedAutoencoder(ReconstructingModel):
+    """An encoder and a decoder for each modality, addressed by its key: model["audio"].
+
+    Modalities know nothing of each other: `embed` gives pooled tokens, which are comparable within a modality only.
+    """
+
+    def __init__(self, branches: Mapping[str, MaskedBranch]) -> None:
+        super().__init__()
+        self.modalities = tuple(branches)
+        for name, branch in branches.items():
+            self.add_module(name, branch)
+        self.width = next(iter(branches.values())).f.width
+
+    def __getitem__(self, modality: str) -> MaskedBranch:
+        return cast(MaskedBranch, self.get_submodule(modality))
+
+    def grids(self) -> dict[str, tuple[int, int]]:
+        """As the encoders say."""
+        return {m: self[m].f.grid for m in self.modalities}
+
+    def predict(self, inputs: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Each modality from its own kept patches."""
+        return {m: self[m].decoder(self[m].f(x, kept[m]), kept[m]) for m, x in inputs.items()}
+
+    def targets(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Patches of the inputs as the encoders cut them."""
+        return {
+            m: patchify(x.transpose(2, 3) if self[m].f.time_first else x, self[m].f.patch_embed.patch)
+            for m, x in inputs.items()
+        }
+
+    def blank(self, modality: str) -> Float[Tensor, "1 c h w"]:
+        """An input of zeros, of the size that the encoder expects."""
+        f = self[modality].f
+        rows, columns = (n * f.patch_embed.patch for n in f.grid)
+        size = (columns, rows) if f.time_first else (rows, columns)
+        return f.pos_embed.new_zeros(1, f.channels, *size)
+
+    def encode(self, modality: str, x: Tensor) -> Tokens:
+        """h = f(x), of all patches."""
+        return self[modality].f(x)  # type: ignore[no-any-return]
+
+    def embed_tokens(self, modality: str, h: Tokens, bank: Tensor | None = None) -> Float[Tensor, "b out"]:
+        """Pooled tokens; there is no shared space."""
+        return mean_pool(h)
+
+    def grid(self, modality: str, x: Tensor, h: Tokens) -> tuple[int, int]:
+        """As the encoder says."""
+        return self[modality].f.grid_of(x)
 
 
 def _mae_name(key: str) -> str:

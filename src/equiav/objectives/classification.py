@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 from equiav.augment import Pipeline, PipelineDraw
 from equiav.errors import DataError
 from equiav.media import Inputs, prepare_batch
-from equiav.models import Classifier, draw_path
+from equiav.models import ClassifierModel, draw_path
 from equiav.objectives.base import LOG, Objective, Outputs
 from equiav.randomness import generator
 from equiav.types import Batch, Modality
@@ -59,12 +59,12 @@ def binary_cross_entropy(
 class ClassificationObjective(Objective):
     """Inputs, augmentations, classifier: the logits of a batch with targets, and their loss."""
 
-    model: Classifier
+    model: ClassifierModel
     separable = True
 
     def __init__(
         self,
-        model: Classifier,
+        model: ClassifierModel,
         augment: Mapping[Modality, Pipeline],
         inputs: Inputs,
         *,
@@ -81,7 +81,8 @@ class ClassificationObjective(Objective):
         drawn, paths = {}, {}
         for m in self.model.modalities:
             drawn[m] = self.augment[m].sample(count, generator(seed, step, f"augment/{m}"))
-            depth = len(self.model.encoder(m).layers()) - 2  # blocks: patches and final norm are groups of their own
+        for m, groups in zip(self.model.modalities, self.model.layers(), strict=True):
+            depth = len(groups) - 2  # blocks: patches and final norm are groups of their own
             path = draw_path(count, depth, self.drop_path, generator(seed, step, f"drop-path/{m}"))
             if path is not None:
                 paths[m] = path

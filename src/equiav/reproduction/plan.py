@@ -126,7 +126,7 @@ def _tasks(table: Table, row: Row, name: ScaleName, config: Config) -> frozenset
     """What is measured: the scale's own list, and the fine-tunings and datasets that columns ask for."""
     scale = table.scales[name]
     tasks: set[str] = set(scale.measure)
-    if config.objective.intra != "equivariant":
+    if not config.objective.has_predictor or config.objective.intra != "equivariant":
         tasks.discard("similarity")  # nothing trained the predictor
     if config.objective.representation != "centroid":
         tasks.discard("retrieval_bank_s")  # no vectors, no bank
@@ -198,8 +198,10 @@ def finetune_recipe(run: Run, name: str) -> tuple[Path, tuple[str, ...]]:
 
     What a row or `--set` changes in the encoders holds for fine-tuning too: it starts from the run's.
     """
-    encoders = ("model=", "model.encoder", "model.audio", "model.visual")
+    encoders = ("model=", "model.encoder", "model.audio", "model.visual", "model.joint_depth")
     overrides = tuple(o for o in run.overrides if o.startswith(encoders))
+    if run.config.objective.kind == "cavmae":
+        overrides = (*overrides, "objective.kind=cavmae", "finetune.drop_path=0")
     return run.recipe.parents[1] / FINETUNING / f"{name}.yaml", overrides
 
 

@@ -26,7 +26,7 @@ from equiav.distributed import broadcast_flag, rank, world_size
 from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError
 from equiav.evaluation import RESULTS, Classification, Results, metrics_line
 from equiav.inference import LoadedClassifier, load_classifier
-from equiav.models import Classifier, load_strict
+from equiav.models import CavMaeClassifier, Classifier, ClassifierModel, load_strict
 from equiav.objectives import ClassificationObjective
 from equiav.randomness import generator
 from equiav.training.log import RunLog
@@ -47,7 +47,7 @@ class Finetuner(Trainer):
     """
 
     kind = "finetuned"
-    model: Classifier
+    model: ClassifierModel
     objective: ClassificationObjective
 
     def __init__(self, config: Config, splits: LabelledSplits, out: Path, report: Report = log.info) -> None:
@@ -129,22 +129,33 @@ class Finetuner(Trainer):
         save_checkpoint(path, self.config, weights, self._meta(), state=state)
 
 
-def load_encoders(model: Classifier, config: Config, classes: tuple[str, ...], path: Path) -> None:
+def load_encoders(model: ClassifierModel, config: Config, classes: tuple[str, ...], path: Path) -> None:
     """Loads the encoders of a pre-trained checkpoint, its heads and predictor left behind, or a whole classifier.
 
     What does not fit is refused as a whole: encoders of another size or norm, a classifier for other classes.
     """
     checkpoint = load_checkpoint(path)
+    cavmae = [c.objective.kind == "cavmae" for c in (checkpoint.config, config)]
+    if cavmae[0] != cavmae[1]:
+        kind = checkpoint.config.objective.kind
+        raise CheckpointError(f"{path}: holds encoders of another method; set objective.kind={kind} to fine-tune them")
     _refuse_other_encoders(checkpoint.config, config, path)
     if checkpoint.config.classifier is not None:
         _refuse_other_classifier(checkpoint, config, classes, path)
         load_strict(model, checkpoint.weights, str(path))
         return
+    if isinstance(model, CavMaeClassifier):
+        own = {k.removeprefix("encoder."): v for k, v in checkpoint.weights.items() if k.startswith("encoder.")}
+        load_strict(model.encoder, own, str(path))
+        return
+    assert isinstance(model, Classifier)
     for m in model.modalities:
         prefix = f"{m}.f."
         own = {k.removeprefix(prefix): v for k, v in checkpoint.weights.items() if k.startswith(prefix)}
         # The augmented view's norm belongs to pre-training.
         own = {k: v for k, v in own.items() if not k.startswith("norm_augmented.")}
+        if not own:
+            raise CheckpointError(f"{path}: holds no {m} encoder; choose another classifier.mode")
         load_strict(model.encoder(m), own, f"{path} ({m})")
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equiav.errors import CheckpointError
-from equiav.models import Classifier
+from equiav.models import ClassifierModel
 from equiav.objectives import Objective
 
 _SLOTS = ("exp_avg", "exp_avg_sq", "step")
@@ -63,17 +63,16 @@ def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr * group["scale"]
 
 
-def layer_scales(objective: Objective, model: Classifier, *, decay: float, head: float) -> dict[str, float]:
+def layer_scales(objective: Objective, model: ClassifierModel, *, decay: float, head: float) -> dict[str, float]:
     """Scales of a classifier's learning rate by parameter name: `head` for what is new, `decay` once more per layer.
 
     Of an encoder with groups 0 to n: the last 1 (a ViT's final norm belongs to its last block), group k decay^(n - k).
     """
     scales = dict.fromkeys(trainable(objective), head)
-    for m in model.modalities:
-        groups = model.encoder(m).layers()
+    for groups in model.layers():
         for number, names in enumerate(groups):
             scale = decay ** (len(groups) - 1 - number)
-            scales |= {f"model.encoders.{m}.{name}": scale for name in names if f"model.encoders.{m}.{name}" in scales}
+            scales |= {f"model.{name}": scale for name in names if f"model.{name}" in scales}
     return scales
 
 

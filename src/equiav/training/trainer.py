@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equiav.build import build_dataset, build_model, build_objective, build_schedule
+from equiav.build import build_dataset, build_model, build_objective, build_schedule, modalities_of
 from equiav.checkpoint import CHECKPOINTS, CONFIG, STEP, checkpoints_of, load_checkpoint, load_state, save_model
 from equiav.config import CHANGED, Config, parse_config, read_yaml, with_earlier_defaults
-from equiav.data import Dataset, Schedule, training_batches
+from equiav.data import Dataset, Schedule, Subset, training_batches
 from equiav.distributed import broadcast_flag, everyone, gather, rank, world_size
 from equiav.errors import Busy, CheckpointError, ConfigError, DataError, EquiAVError, TrainingError
-from equiav.evaluation import Evaluator, Retrieval
+from equiav.evaluation import Evaluator, Reconstruction, Retrieval
 from equiav.inference import LoadedModel, with_banks
 from equiav.io import locked
 from equiav.models import EmbeddingModel, load_strict
@@ -118,14 +118,16 @@ class Trainer:
         objective: Objective | None = None,
         dataset: Dataset | None = None,
         validation: Dataset | None = None,
-        evaluators: Sequence[Evaluator] = (Retrieval(examples=0),),
+        evaluators: Sequence[Evaluator] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
         self.config = config = as_begun(config, out, report)
-        self.out, self.report, self.evaluators = out, report, evaluators
+        self.out, self.report = out, report
+        masked = config.objective.kind == "masked"
+        self.evaluators = evaluators or ((Reconstruction(examples=0),) if masked else (Retrieval(examples=0),))
         self._check_recipe()
         prepare_folder(out)
-        self.clips = build_dataset(config, "train") if dataset is None else dataset
+        self.clips = self._wanted(build_dataset(config, "train") if dataset is None else dataset)
         self.validation = self._validation() if validation is None else validation
         self.schedule: Schedule = build_schedule(config, self.clips)
         self.device = choose_device()
@@ -152,15 +154,25 @@ class Trainer:
             raise ConfigError("classifier: a pre-training recipe has none")
         if config.augment.layout != "paper":
             raise ConfigError("augment.layout: the released layout is for using imported checkpoints; train with paper")
-        if config.model.encoder.norm_augmented and config.objective.intra != "equivariant":
+        views = config.objective.has_predictor and config.objective.intra == "equivariant"
+        if config.model.encoder.norm_augmented and not views:
             raise ConfigError("model.encoder.norm_augmented: only intra equivariant has an augmented view of its own")
+
+    def _wanted(self, clips: Dataset) -> Dataset:
+        """Masked autoencoding decodes the modalities that it learns; clips may lack some of them."""
+        if self.config.objective.kind != "masked":
+            return clips
+        wanted = [m for m in modalities_of(self.config) if m in clips.modalities]
+        if not wanted:
+            raise DataError(f"these clips hold {' and '.join(clips.modalities)}, none of objective.masked.modalities")
+        return Subset(clips, range(len(clips)), wanted)
 
     def _validation(self) -> Dataset | None:
         """Read at the start: a run must not find out at its end that there is nothing to validate on."""
         if self.config.train.evaluate_every is None:
             return None
         try:
-            return build_dataset(self.config, "validation")
+            return self._wanted(build_dataset(self.config, "validation"))
         except DataError as error:
             if rank() == 0:
                 self.report(f"no validation in this run: {error}")
@@ -198,12 +210,16 @@ class Trainer:
     def _start_from(self, path: Path) -> None:
         """Loads the recipe's starting weights."""
         checkpoint = load_checkpoint(path)
-        weights = checkpoint.weights
-        if checkpoint.meta.get("kind") == "mae":  # gives encoders; predictor and heads stay as the recipe draws them
-            own = self.model.state_dict()
-            encoders = tuple(f"{m}.f." for m in self.objective.model.modalities)  # type: ignore[union-attr]
+        weights, saved, asked = checkpoint.weights, checkpoint.config, self.config
+        kinds = saved.objective.kind, asked.objective.kind
+        refuse_other_method(saved, asked, path)
+        if checkpoint.meta.get("kind") == "mae" or kinds[0] == "masked" != kinds[1]:
+            # These give encoders; predictor, heads and decoder stay as the recipe draws them.
+            encoders = tuple(f"{m}.f." for m in modalities_of(saved) if m in modalities_of(asked))
+            if not encoders:
+                raise CheckpointError(f"{path}: holds no encoder of {' or '.join(modalities_of(asked))}")
             given = {k: v for k, v in weights.items() if k.startswith(encoders)}
-            weights = {k: v for k, v in own.items() if not k.startswith(encoders)} | given
+            weights = {k: v for k, v in self.model.state_dict().items() if not k.startswith(encoders)} | given
         load_strict(self.model, weights, str(path))
 
     def run(self) -> Outcome:
@@ -368,6 +384,19 @@ def as_begun(config: Config, out: Path, report: Report) -> Config:
     if rank() == 0:
         report(f"{out} goes on with the defaults it was begun with: {', '.join(CHANGED)}")
     return before
+
+
+def refuse_other_method(saved: Config, asked: Config, path: Path) -> None:
+    """A checkpoint of another method cannot start this one, but for encoders that masked autoencoding has trained."""
+    before, now = saved.objective.kind, asked.objective.kind
+    if saved.classifier is not None:
+        raise CheckpointError(f"{path}: holds a classifier, which no pre-training starts from")
+    others = {before, now} - {"masked", "cavmae"}
+    if before != now and len(others) < 2 and (before, len(others)) != ("masked", 1):
+        raise CheckpointError(
+            f"{path}: was trained with objective.kind {before}, whose weights cannot start {now}; "
+            "masked autoencoders can start EquiAV, every other method starts from its own"
+        )
 
 
 def refuse_changed(saved: Config, asked: Config, path: Path) -> None:
