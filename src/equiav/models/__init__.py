@@ -19,6 +19,7 @@ from equiav.models.foreign import (
     to_released,
 )
 from equiav.models.heads import ProjectionHead
+from equiav.models.hf import ForeignEncoder, TransformersEncoder, describe
 from equiav.models.layers import Block, Chosen, Tokens, draw_path, draw_tokens, initialise
 from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor
 
@@ -34,6 +35,7 @@ __all__ = [
     "EmbeddingModel",
     "Encoder",
     "EquiAV",
+    "ForeignEncoder",
     "HypernetworkPredictor",
     "LinearPredictor",
     "Mode",
@@ -43,8 +45,10 @@ __all__ = [
     "Size",
     "State",
     "Tokens",
+    "TransformersEncoder",
     "ViT",
     "centroid",
+    "describe",
     "draw_path",
     "draw_tokens",
     "finetuned_from_released",

@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equiav.build import build_dataset, build_model, build_objective, build_schedule
+from equiav.build import (
+    build_dataset,
+    build_model,
+    build_objective,
+    build_schedule,
+    load_pretrained,
+    with_encoders,
+)
 from equiav.checkpoint import CHECKPOINTS, STEP, checkpoints_of, load_checkpoint, load_state, save_model
 from equiav.config import Config
 from equiav.data import Dataset, Schedule, training_batches
@@ -33,7 +40,10 @@ from equiav.training.log import Progress, RunLog
 from equiav.training.optim import (
     WarmupCosine,
     adamw,
+    encoders_of,
+    freeze,
     optimiser_tensors,
+    part_scales,
     restore_optimiser,
     set_lr,
     update_average,
@@ -119,8 +129,8 @@ class Trainer:
         dataset: Dataset | None = None,
         validation: Dataset | None = None,
         evaluators: Sequence[Evaluator] = (Retrieval(examples=0),),
-        lr_scales: Mapping[str, float] | None = None,
     ) -> None:
+        config = with_encoders(config)
         self.config, self.out, self.report, self.evaluators = config, out, report, evaluators
         self._check_recipe()
         prepare_folder(out)
@@ -135,8 +145,9 @@ class Trainer:
         self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
         warmup = optim.warmup_steps if optim.warmup_steps is not None else round((optim.warmup_epochs or 0) * per_epoch)
         self.lr = WarmupCosine(optim.lr, self.total, warmup, optim.start_lr, optim.final_lr)
+        freeze(self.model, optim.freeze)
         self.optimiser = adamw(
-            self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=lr_scales
+            self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=self._lr_scales()
         )
         self.autocast = autocast_type(train.precision, self.device)
         self.module: nn.Module = self.objective  # under DDP once the loop begins
@@ -153,6 +164,10 @@ class Trainer:
             raise ConfigError("augment.layout: the released layout is for using imported checkpoints; train with paper")
         if config.model.encoder.norm_augmented and config.objective.intra != "equivariant":
             raise ConfigError("model.encoder.norm_augmented: only intra equivariant has an augmented view of its own")
+
+    def _lr_scales(self) -> dict[str, float]:
+        """What the learning rate is multiplied with, by parameter name."""
+        return part_scales(self.objective, self.config.optim.lr_scales)
 
     def _validation(self) -> Dataset | None:
         """Read at the start: a run must not find out at its end that there is nothing to validate on."""
@@ -171,8 +186,10 @@ class Trainer:
         if not found:
             if self.config.weights:
                 self._start_from(Path(self.config.weights))
-                if self.average is not None:
-                    self.average = {k: v.clone() for k, v in self.model.state_dict().items()}
+            else:
+                load_pretrained(self.config, encoders_of(self.model))
+            if self.average is not None:
+                self.average = {k: v.clone() for k, v in self.model.state_dict().items()}
             return 0
         step, path = found[-1]
         checkpoint = load_checkpoint(path)
