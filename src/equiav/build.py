@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
@@ -43,6 +46,7 @@ from equiav.config import (
     ShardsConfig,
     VisualConfig,
     WorldConfig,
+    refusal,
     resolve_name,
 )
 from equiav.data import (
@@ -96,7 +100,9 @@ from equiav.models import (
     ProjectionHead,
     ReleasedSizes,
     Size,
+    TransformersEncoder,
     ViT,
+    describe,
     initialise,
     initialise_masked,
     modalities,
@@ -148,7 +154,7 @@ def build_inputs(config: Config) -> dict[Modality, InputTransform]:
     audio = config.audio
     inputs: dict[Modality, InputTransform] = {
         AUDIO: SpectrogramInput(build_filter_bank(audio), audio.mean, audio.std),
-        VISUAL: ImageInput(),
+        VISUAL: ImageInput(config.visual.mean, config.visual.std),
     }
     return inputs | {m: build_modality(config, m).inputs for m in config.modalities}
 
@@ -162,9 +168,12 @@ def build_encoder(config: Config, modality: Modality) -> Encoder:
     """f of one modality. The audio encoder looks at frequency as rows and time as columns."""
     if modality in config.modalities:
         return build_modality(config, modality).encoder
+    config = with_encoders(config)
     cfg, audio, visual = config.model.encoder_for(modality), config.audio, config.visual
     is_audio = modality == AUDIO
     input_size, channels = ((audio.bins, audio.frames), 1) if is_audio else ((visual.size, visual.size), 3)
+    if cfg.architecture is not None:
+        return TransformersEncoder(cfg.architecture, checkpoint_activations=config.train.checkpoint_activations)
     if cfg.kind != "vit":
         encoder: Encoder = resolve_name(cfg.kind, Encoder)(input_size=input_size, channels=channels, **cfg.options)
         return encoder
@@ -179,6 +188,54 @@ def build_encoder(config: Config, modality: Modality) -> Encoder:
         norm_augmented=cfg.norm_augmented,
         checkpoint_activations=config.train.checkpoint_activations,
     )
+
+
+def with_encoders(config: Config) -> Config:
+    """The recipe with what its encoders of kind transformers decide: architecture, sizes and statistics of inputs."""
+    for modality in (AUDIO, VISUAL):
+        cfg = config.model.encoder_for(modality)
+        if cfg.name is None or cfg.architecture is not None:
+            continue
+        found = describe(cfg.name, cfg.revision)
+        if found.modality != modality:
+            raise ConfigError(f"model.{modality}.encoder: {cfg.name} encodes {found.modality} input")
+        section, values = getattr(config, modality), dict(found.inputs)
+        for key, value in found.inputs.items():
+            given = getattr(section, key)
+            if key not in section.model_fields_set or given == value:
+                continue
+            if key != "size":
+                raise ConfigError(f"{modality}.{key} is {given}, but {cfg.name} wants {value}; leave it out")
+            if given % values["patch"]:
+                raise ConfigError(
+                    f"visual.size is {given}, which the patch {values['patch']} of {cfg.name} does not divide; give a "
+                    f"multiple, or leave it out ({value})"
+                )
+            values["size"] = given
+        architecture = found.architecture
+        if modality == VISUAL:
+            architecture = {**architecture, "image_size": values["size"]}
+        elif isinstance(config.data, ShardsConfig) and config.data.statistics == "data":
+            raise ConfigError(f"data.statistics: {cfg.name} brings its own statistics; set data.statistics=recipe")
+        else:  # its patches overlap: the recipe's patch only has to fit
+            values["patch"] = math.gcd(values["frames"], values["bins"], section.patch)
+        encoder = cfg.model_copy(update={"architecture": architecture})
+        branch = getattr(config.model, modality).model_copy(update={"encoder": encoder})
+        model = config.model.model_copy(update={modality: branch})
+        config = config.model_copy(update={"model": model, modality: section.model_copy(update=values)})
+        try:
+            Config.model_validate(config.model_dump())
+        except ValidationError as error:
+            raise refusal(error, cfg.name) from error
+    return config
+
+
+def load_pretrained(config: Config, encoders: Mapping[Modality, Encoder]) -> None:
+    """Gives encoders of kind transformers the weights that the recipe names."""
+    for modality, encoder in encoders.items():
+        cfg = config.model.encoder_for(modality)
+        if cfg.name is not None:
+            cast(TransformersEncoder, encoder).load_pretrained(cfg.name, cfg.revision)
 
 
 def build_modality(config: Config, modality: Modality) -> ModalitySpec:
@@ -604,7 +661,7 @@ def _shrunk(config: Config, clips: int, processes: int) -> tuple[Config, list[st
 
 def resolve(config: Config, processes: int) -> tuple[Config, list[str]]:
     """The recipe with what only the data can tell filled in, and what a person should know about it."""
-    config = with_statistics(config)
+    config = with_statistics(with_encoders(config))
     if not config.train.shrink_batch:
         return config, []
     count = len(build_dataset(config, "train"))
@@ -682,7 +739,7 @@ def resolve_finetuning(config: Config, splits: LabelledSplits, processes: int) -
     count = len(splits.classes)
     if classifier.classes not in (None, count):
         raise ConfigError(f"classifier.classes is {classifier.classes}, but the data have {count} classes")
-    config = with_statistics(config)
+    config = with_statistics(with_encoders(config))
     config = config.model_copy(update={"classifier": classifier.model_copy(update={"classes": count})})
     clips = len(splits.train)
     config, notices = _shrunk(config, clips, processes)

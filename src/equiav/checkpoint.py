@@ -243,6 +243,10 @@ def model_digest(config: Config, weights: Mapping[str, Tensor], banks: Mapping[s
     """
     tree = canonical_dump(config, exclude_defaults=True)
     facts = {key: tree[key] for key in ("model", "audio", "visual", "modalities") if tree.get(key)}
+    for modality in ("audio", "visual"):  # where weights came from does not decide what they do
+        encoder = facts.get("model", {}).get(modality, {}).get("encoder", {})
+        for key in ("name", "revision"):
+            encoder.pop(key, None)
     about = json.dumps({**facts, "representation": config.objective.representation}, sort_keys=True)
     tensors = {**weights, **_stored(banks)}
     digest = Digest(_hashed(about, tensors))
@@ -268,7 +272,7 @@ def info(checkpoint: Checkpoint, path: Path) -> str:
     config, meta = checkpoint.config, checkpoint.meta
     count = sum(v.numel() for v in checkpoint.weights.values())
     audio, visual, objective = config.audio, config.visual, config.objective
-    encoders = dict.fromkeys(_encoder_text(config.model.encoder_for(m)) for m in ("audio", "visual"))
+    encoders = dict.fromkeys(encoder_text(config.model.encoder_for(m)) for m in ("audio", "visual"))
     lines = [
         f"{path}",
         f"  kind        {meta.get('kind', 'unknown')}"
@@ -312,8 +316,9 @@ def _objective_text(objective: ObjectiveConfig) -> str:
             return foreign
 
 
-def _encoder_text(cfg: EncoderConfig) -> str:
+def encoder_text(cfg: EncoderConfig) -> str:
+    """An encoder in a few words."""
     if cfg.kind != "vit":
-        return cfg.kind
+        return cfg.name or cfg.kind
     size = encoder_size(cfg)
     return f"width {size.width}, depth {size.depth}, {size.heads} heads"

@@ -33,12 +33,21 @@ ADDED = (
     "objective.contrast",
     "model.encoder.kind",
     "model.encoder.options",
+    "model.encoder.name",
+    "model.encoder.revision",
+    "model.encoder.architecture",
     "model.predictor.options",
     "model.audio",
     "model.visual",
     "model.joint_depth",
     "modalities",
     "data.mismatched",
+    "visual.mean",
+    "visual.std",
+    "optim.freeze",
+    "optim.lr_scales",
+    "optim.lora",
+    "train.views",
 )
 # Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
 CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
@@ -78,6 +87,13 @@ def _bound_tokens(count: int) -> None:
         raise ValueError(f"{count} patches are too many (at most {MOST_TOKENS})")
 
 
+def _part(value: str) -> str:
+    modality, _, part = value.rpartition(".")
+    if part not in ("encoder", "predictor", "heads") or (modality and not MODALITY.fullmatch(modality)):
+        raise ValueError(f"{value[:80]!r} is no part: encoder, predictor or heads, or one modality's: audio.encoder")
+    return value
+
+
 def _name(*known: str) -> AfterValidator:
     """Accepts the built-in names, and `module:attribute` for what a user brings along."""
 
@@ -92,6 +108,10 @@ def _name(*known: str) -> AfterValidator:
 Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
 Area = Annotated[Range, AfterValidator(_at_most_all)]
 Options = dict[str, Any]  # arguments of what `module:attribute` names
+Part = Annotated[str, AfterValidator(_part)]
+Channels = tuple[float, float, float]
+Dimension = Annotated[int, Field(ge=0, le=65_536)]
+Architecture = dict[str, bool | Dimension | Annotated[float, Field(ge=0, le=65_536)] | str]
 
 
 class Section(BaseModel):
@@ -240,10 +260,12 @@ class AudioConfig(Section):
 
 
 class VisualConfig(Section):
-    """The frame: side and patch in pixels."""
+    """The frame: side and patch in pixels, and the statistics it is normalised with (ImageNet's)."""
 
     size: Annotated[int, Field(gt=0, le=4096)] = 224
     patch: Few = 16
+    mean: Channels = (0.485, 0.456, 0.406)
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.229, 0.224, 0.225)
 
     @model_validator(mode="after")
     def _patches_fit(self) -> VisualConfig:
@@ -261,9 +283,18 @@ class ModalityConfig(Section):
 
 
 class EncoderConfig(_Chosen):
-    """An encoder: a ViT by the name of its size or by width, depth and heads; or one of the user's own."""
+    """An encoder: a ViT by the name of its size or by width, depth and heads; or one of other people's; or your own.
 
-    kind: Annotated[str, _name("vit")] = "vit"
+    `kind: transformers` takes `name`, a repository on the Hub or a local folder, and where wanted its `revision`: a
+    ViT, ViT-MAE, DINOv2, CLIP or SigLIP for `model.visual.encoder`, an AST for `model.audio.encoder`. It decides the
+    sizes and statistics of its modality; what the recipe gives of them must agree, but frames may have any side that
+    its patch divides. `architecture` is filled in, so that a checkpoint needs nothing but itself.
+    """
+
+    kind: Annotated[str, _name("vit", "transformers")] = "vit"
+    name: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    revision: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+    architecture: Architecture | None = None
     size: Literal["base", "small", "tiny", "micro"] | None = "base"
     width: Width | None = None
     depth: Annotated[int, Field(gt=0, le=256)] | None = None
@@ -271,6 +302,14 @@ class EncoderConfig(_Chosen):
     mlp_ratio: Annotated[float, Field(gt=0, le=64)] = 4.0
     norm_eps: PositiveFloat = 1e-6
     norm_augmented: bool = False
+
+    @model_validator(mode="after")
+    def _of_transformers(self) -> EncoderConfig:
+        if (self.kind == "transformers") != (self.name is not None):
+            raise ValueError("kind transformers and a name belong together")
+        if self.kind != "transformers" and (self.revision or self.architecture):
+            raise ValueError("revision and architecture are for kind transformers")
+        return self
 
     @model_validator(mode="after")
     def _named_or_explicit(self) -> EncoderConfig:
@@ -317,6 +356,12 @@ class ModelConfig(Section):
     audio: BranchConfig = BranchConfig()
     visual: BranchConfig = BranchConfig()
     joint_depth: Few = 1
+
+    @model_validator(mode="after")
+    def _of_one_modality(self) -> ModelConfig:
+        if self.encoder.kind == "transformers":
+            raise ValueError("encoder: one of transformers is for one modality: model.visual.encoder or model.audio...")
+        return self
 
     def encoder_for(self, modality: str) -> EncoderConfig:
         """The encoder of a modality: its own, else the shared one."""
@@ -473,10 +518,20 @@ class ObjectiveConfig(_Chosen):
         return "centroid" if self.has_predictor and self.inter in ("centroid", "equivariant") else "pooled"
 
 
+class LoraConfig(Section):
+    """Low-rank adapters in the linear layers of encoder blocks that are not frozen; checkpoints hold them merged."""
+
+    rank: Few = 8
+    alpha: PositiveFloat = 16.0
+
+
 class OptimConfig(Section):
     """AdamW; its learning rate warms up from `start_lr` to `lr`, then falls to `final_lr` on half a cosine.
 
-    The warm-up is given in epochs or in steps; `clip` bounds the norm of the gradient.
+    The warm-up is given in epochs or in steps; `clip` bounds the norm of the gradient. Parts of the model are
+    `encoder`, `predictor` and `heads`, of every modality or of one (`audio.encoder`): `freeze` leaves a part as it is
+    (`all`), or the first so many blocks of an encoder (a number; `visual.encoder: 6`); `lr_scales` multiply the
+    learning rate of a part. With `lora` encoders learn through low-rank adapters only.
     """
 
     lr: PositiveFloat = 1e-4
@@ -487,6 +542,9 @@ class OptimConfig(Section):
     weight_decay: NonNegative = 1e-5
     betas: tuple[BelowOne, BelowOne] = (0.9, 0.95)
     clip: PositiveFloat | None = None
+    freeze: dict[Part, Literal["all"] | Annotated[int, Field(ge=0, le=256)]] = Field(default_factory=dict)
+    lr_scales: dict[Part, PositiveFloat] = Field(default_factory=dict)
+    lora: LoraConfig | None = None
 
     @model_validator(mode="after")
     def _one_warmup(self) -> OptimConfig:

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor, nn
 
-from equiav.build import build_filter_bank, encoder_size
-from equiav.checkpoint import CHECKPOINTS, Checkpoint, load_checkpoint, resolve, save_checkpoint
+from equiav.build import build_filter_bank
+from equiav.checkpoint import CHECKPOINTS, Checkpoint, encoder_text, load_checkpoint, resolve, save_checkpoint
 from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig, parse_config
 from equiav.data import World
 from equiav.errors import CheckpointError, EquiAVError
@@ -90,6 +90,10 @@ def shareable(config: Config) -> Config:
         for key in PATHS:
             if isinstance(section.get(key), str):
                 section[key] = Path(section[key]).name
+    for modality in (AUDIO, VISUAL):
+        encoder = tree["model"][modality]["encoder"]
+        if encoder and encoder["name"] and (encoder["name"].count("/") != 1 or encoder["name"][0] in "./~"):
+            encoder["name"] = Path(encoder["name"]).name  # a folder; on the Hub it is owner/name
     return parse_config(tree, "the exported recipe")
 
 
@@ -286,12 +290,12 @@ def card(
 
 def _architecture(checkpoint: Checkpoint) -> str:
     config = checkpoint.config
-    size = encoder_size(config.model.encoder)
+    encoders = "; ".join(dict.fromkeys(encoder_text(config.model.encoder_for(m)) for m in (AUDIO, VISUAL)))
     count = sum(v.numel() for v in checkpoint.weights.values())
     audio, visual = config.audio, config.visual
     rows = [
         ("parameters", f"{count / 1e6:.2f} M"),
-        ("encoders", f"two vision transformers: width {size.width}, depth {size.depth}, {size.heads} heads"),
+        ("encoders", f"two vision transformers: {encoders}"),
         ("sound", f"mono, {audio.sample_rate} Hz; {audio.frames} x {audio.bins} log-mel, {audio.frames / 100:g} s"),
         ("picture", f"{visual.size} x {visual.size}, RGB"),
         ("embedding", f"{_width(config)} numbers, length 1; compare by dot product"),

@@ -26,7 +26,7 @@ from equiav.evaluation.embed import read_tokens
 from equiav.evaluation.examples import ASSETS, Examples, pixels
 from equiav.inference import LoadedModel
 from equiav.io import Progress, write_whole
-from equiav.media import HOP_SECONDS, decode, normalise, square, to_float
+from equiav.media import HOP_SECONDS, decode, square, to_float
 from equiav.models import AttentionPredictor, Branch, EquiAV
 from equiav.randomness import generator
 from equiav.report import heat_overlay, image_png, outlined, wav
@@ -371,12 +371,12 @@ def nearest_transformation(
     draws = pipeline.sample(vectors, generator(seed, 0, "representative"))
     t = pipeline.encode(draws).to(model.device)
     x = to_float(frame[None]).to(model.device)
-    h_hat = branch.u(branch.encode(normalise(x)), t[None])  # (1, vectors, width)
+    h_hat = branch.u(branch.encode(model.inputs[VISUAL].finish(x)), t[None])  # (1, vectors, width)
     z_hat, z_bar = branch.g_inter(h_hat[0]), branch.g_inter(h_hat.mean(dim=1))
     cosines = F.cosine_similarity(z_hat, z_bar)
     best = int(cosines.argmax())
     both = torch.cat([x, pipeline.apply(x, draws.rows(best, best + 1)).clamp(0, 1)])
-    maps = heat_maps(model, normalise(both), z_a.expand(2, -1), method)
+    maps = heat_maps(model, model.inputs[VISUAL].finish(both), z_a.expand(2, -1), method)
     return both.cpu(), maps, float(cosines[best])
 
 

@@ -72,14 +72,18 @@ def to_float(frames: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
     return frames.float() / 255
 
 
-def normalise(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
-    """Subtracts ImageNet's mean and divides by its standard deviation, per channel."""
-    mean = torch.tensor(MEAN, device=images.device, dtype=images.dtype)[:, None, None]
-    std = torch.tensor(STD, device=images.device, dtype=images.dtype)[:, None, None]
-    return (images - mean) / std
+def normalise(
+    images: Float[Tensor, "n 3 h w"], mean: tuple[float, ...] = MEAN, std: tuple[float, ...] = STD
+) -> Float[Tensor, "n 3 h w"]:
+    """Subtracts a mean and divides by a standard deviation per channel, ImageNet's by default."""
+    shift = torch.tensor(mean, device=images.device, dtype=images.dtype)[:, None, None]
+    scale = torch.tensor(std, device=images.device, dtype=images.dtype)[:, None, None]
+    return (images - shift) / scale
 
 
-def denormalise(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
+def denormalise(
+    images: Float[Tensor, "n 3 h w"], mean: tuple[float, ...] = MEAN, std: tuple[float, ...] = STD
+) -> Float[Tensor, "n 3 h w"]:
     """The inverse of `normalise`."""
-    mean, std = (torch.tensor(v, device=images.device, dtype=images.dtype)[:, None, None] for v in (MEAN, STD))
-    return images * std + mean
+    shift, scale = (torch.tensor(v, device=images.device, dtype=images.dtype)[:, None, None] for v in (mean, std))
+    return images * scale + shift

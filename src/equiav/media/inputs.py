@@ -10,7 +10,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from equiav.errors import DataError
-from equiav.media.frames import normalise, to_float
+from equiav.media.frames import MEAN, STD, normalise, to_float
 from equiav.media.spectrogram import FilterBank, standardise
 from equiav.types import Batch, Modality
 
@@ -59,8 +59,12 @@ class ShortAudio(DataError):
         self.row, self.window = row, window
 
 
+@dataclass(frozen=True)
 class ImageInput:
-    """Square frames (N, 3, H, W) in uint8 as floats in [0, 1], then normalised with ImageNet's statistics."""
+    """Square frames (N, 3, H, W) in uint8 as floats in [0, 1], then normalised (with ImageNet's statistics)."""
+
+    mean: tuple[float, ...] = MEAN
+    std: tuple[float, ...] = STD
 
     def prepare(self, raw: Shaped[Tensor, "n 3 h w"], lengths: Tensor | None = None) -> Float[Tensor, "n 3 h w"]:
         """Floats in [0, 1]; what is float already (mixed frames) stays as it is."""
@@ -68,7 +72,7 @@ class ImageInput:
 
     def finish(self, x: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
         """Normalised per channel."""
-        return normalise(x)
+        return normalise(x, self.mean, self.std)
 
 
 Inputs = Mapping[Modality, InputTransform]

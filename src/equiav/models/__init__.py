@@ -30,6 +30,7 @@ from equiav.models.foreign import (
     to_released,
 )
 from equiav.models.heads import ProjectionHead
+from equiav.models.hf import ForeignEncoder, TransformersEncoder, describe
 from equiav.models.layers import Block, Chosen, Tokens, draw_path, draw_tokens, initialise
 from equiav.models.mae import (
     Decoder,
@@ -60,6 +61,7 @@ __all__ = [
     "EmbeddingModel",
     "Encoder",
     "EquiAV",
+    "ForeignEncoder",
     "HypernetworkPredictor",
     "LinearPredictor",
     "MaskedAutoencoder",
@@ -72,9 +74,11 @@ __all__ = [
     "Size",
     "State",
     "Tokens",
+    "TransformersEncoder",
     "ViT",
     "cavmae_sizes",
     "centroid",
+    "describe",
     "draw_path",
     "draw_tokens",
     "finetuned_from_released",

@@ -18,6 +18,7 @@ from equiav.build import (
     encoder_size,
     finetuning_sections,
     resolve_finetuning,
+    with_encoders,
 )
 from equiav.checkpoint import BEST, Checkpoint, load_checkpoint, save_checkpoint
 from equiav.config import Config, ShardsConfig
@@ -26,7 +27,7 @@ from equiav.distributed import broadcast_flag, rank, world_size
 from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError
 from equiav.evaluation import RESULTS, Classification, Results, metrics_line
 from equiav.inference import LoadedClassifier, load_classifier
-from equiav.models import CavMaeClassifier, Classifier, ClassifierModel, load_strict
+from equiav.models import CavMaeClassifier, Classifier, ClassifierModel, load_strict, modalities
 from equiav.objectives import ClassificationObjective
 from equiav.randomness import generator
 from equiav.training.log import RunLog
@@ -54,11 +55,9 @@ class Finetuner(Trainer):
         _, self.tune = finetuning_sections(config)
         self.splits = splits
         self.best: dict[str, Any] | None = None
-        objective = build_classification(config)
-        scales = layer_scales(objective, objective.model, decay=self.tune.layer_decay, head=self.tune.head_lr_scale)
         super().__init__(
             config, out, report,
-            objective=objective, dataset=splits.train, validation=splits.validation, lr_scales=scales,
+            objective=build_classification(config), dataset=splits.train, validation=splits.validation,
         )  # fmt: skip
         self.every = config.train.evaluate_every or self.schedule.steps_per_epoch
         self._upcoming = self.schedule.requests(self.step, self.total)
@@ -68,6 +67,10 @@ class Finetuner(Trainer):
 
     def _validation(self) -> None:
         """Where every clip trains there is none; the last weights are kept then."""
+
+    def _lr_scales(self) -> dict[str, float]:
+        scales = layer_scales(self.objective, self.model, decay=self.tune.layer_decay, head=self.tune.head_lr_scale)
+        return {name: scale * scales[name] for name, scale in super()._lr_scales().items()}
 
     def _start_from(self, path: Path) -> None:
         load_encoders(self.model, self.config, self.splits.classes, path)
@@ -160,6 +163,13 @@ def load_encoders(model: ClassifierModel, config: Config, classes: tuple[str, ..
 
 
 def _refuse_other_encoders(saved: Config, asked: Config, path: Path) -> None:
+    for m in modalities(finetuning_sections(asked)[0].mode):
+        own, wish = saved.model.encoder_for(m), asked.model.encoder_for(m)
+        if (own.kind, own.architecture, own.options) != (wish.kind, wish.architecture, wish.options):
+            raise CheckpointError(
+                f"{path}: its {m} encoder is {own.name or own.kind}, the recipe asks for {wish.name or wish.kind} "
+                f"or for another size of it; set model.{m}.encoder to match"
+            )
     a, b = encoder_size(saved.model.encoder), encoder_size(asked.model.encoder)
     if a != b:
         raise CheckpointError(
@@ -207,6 +217,7 @@ class Finetuned:
 
 def finetune(config: Config, out: Path, report: Report = log.info) -> Finetuned:
     """Trains a recipe, or resumes it; what validation chose, else the last weights, is judged on test, once."""
+    config = with_encoders(config)
     splits = build_splits(config)
     config, notices = resolve_finetuning(config, splits, world_size())
     if rank() == 0:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from equiav.errors import CheckpointError
-from equiav.models import ClassifierModel
+from equiav.errors import CheckpointError, ConfigError
+from equiav.models import ClassifierModel, Encoder
 from equiav.objectives import Objective
+from equiav.types import Modality
 
 _SLOTS = ("exp_avg", "exp_avg_sq", "step")
 
@@ -74,6 +75,63 @@ def layer_scales(objective: Objective, model: ClassifierModel, *, decay: float, 
             scale = decay ** (len(groups) - 1 - number)
             scales |= {f"model.{name}": scale for name in names if f"model.{name}" in scales}
     return scales
+
+
+def encoders_of(model: nn.Module) -> dict[Modality, Encoder]:
+    """The encoders of a model by modality, wherever it keeps them."""
+    known = getattr(model, "modalities", ())
+    found = ((name, part) for name, part in model.named_modules() if isinstance(part, Encoder))
+    return {next((key for key in name.split(".") if key in known), name): part for name, part in found}
+
+
+def parts_of(model: nn.Module) -> dict[str, list[str]]:
+    """Names of a model's parameters by part: encoder, predictor, heads; of each modality, and of all together."""
+    known = getattr(model, "modalities", ())
+    encoders = {id(p) for encoder in encoders_of(model).values() for p in encoder.parameters()}
+    found: dict[str, list[str]] = {}
+    for name, parameter in model.named_parameters():
+        keys = name.split(".")
+        part = "encoder" if id(parameter) in encoders else "predictor" if "u" in keys else "heads"
+        for key in (part, *(f"{modality}.{part}" for modality in keys if modality in known)):
+            found.setdefault(key, []).append(name)
+    return found
+
+
+def freeze(model: nn.Module, frozen: Mapping[str, str | int]) -> None:
+    """Takes parts of a model out of training: whole ("all"), or the first blocks of an encoder, patches with them."""
+    parts = parts_of(model)
+    parameters = dict(model.named_parameters())
+    for part, amount in frozen.items():
+        if part not in parts:
+            raise ConfigError(f"optim.freeze: this model has no {part}; its parts are {', '.join(sorted(parts))}")
+        if amount == "all":
+            for name in parts[part]:
+                parameters[name].requires_grad_(False)
+            continue
+        modality, _, kind = part.rpartition(".")
+        if kind != "encoder":
+            raise ConfigError(f"optim.freeze: {part} has no blocks to count; freeze it whole ({part}: all)")
+        for m, encoder in encoders_of(model).items():
+            groups, own = encoder.layers(), dict(encoder.named_parameters())
+            if modality not in ("", m):
+                continue
+            if int(amount) > len(groups) - 2:
+                raise ConfigError(f"optim.freeze: the {m} encoder has {max(0, len(groups) - 2)} blocks, not {amount}")
+            for name in (name for group in groups[: int(amount) + 1] for name in group):
+                own[name].requires_grad_(False)
+    if frozen and not trainable(model):
+        raise ConfigError("optim.freeze: nothing is left to train")
+
+
+def part_scales(objective: Objective, scales: Mapping[str, float]) -> dict[str, float]:
+    """Scales of the learning rate by parameter name; what is said of one modality's part counts before the rest."""
+    parts = parts_of(objective.model)
+    found = dict.fromkeys(trainable(objective), 1.0)
+    for part in sorted(scales, key=lambda part: "." in part):
+        if part not in parts:
+            raise ConfigError(f"optim.lr_scales: this model has no {part}; its parts are {', '.join(sorted(parts))}")
+        found |= {f"model.{name}": scales[part] for name in parts[part] if f"model.{name}" in found}
+    return found
 
 
 def optimiser_tensors(model: nn.Module, optimiser: torch.optim.AdamW) -> dict[str, Tensor]:

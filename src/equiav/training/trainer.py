@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from equiav.build import build_dataset, build_model, build_objective, build_schedule, modalities_of
+from equiav.build import (
+    build_dataset,
+    build_model,
+    build_objective,
+    build_schedule,
+    load_pretrained,
+    modalities_of,
+    with_encoders,
+)
 from equiav.checkpoint import CHECKPOINTS, CONFIG, STEP, checkpoints_of, load_checkpoint, load_state, save_model
 from equiav.config import CHANGED, Config, parse_config, read_yaml, with_earlier_defaults
 from equiav.data import Dataset, Schedule, Subset, training_batches
@@ -33,7 +41,10 @@ from equiav.training.log import Progress, RunLog
 from equiav.training.optim import (
     WarmupCosine,
     adamw,
+    encoders_of,
+    freeze,
     optimiser_tensors,
+    part_scales,
     restore_optimiser,
     set_lr,
     update_average,
@@ -119,9 +130,8 @@ class Trainer:
         dataset: Dataset | None = None,
         validation: Dataset | None = None,
         evaluators: Sequence[Evaluator] | None = None,
-        lr_scales: Mapping[str, float] | None = None,
     ) -> None:
-        self.config = config = as_begun(config, out, report)
+        self.config = config = with_encoders(as_begun(config, out, report))
         self.out, self.report = out, report
         masked = config.objective.kind == "masked"
         self.evaluators = evaluators or ((Reconstruction(examples=0),) if masked else (Retrieval(examples=0),))
@@ -138,8 +148,9 @@ class Trainer:
         self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
         warmup = optim.warmup_steps if optim.warmup_steps is not None else round((optim.warmup_epochs or 0) * per_epoch)
         self.lr = WarmupCosine(optim.lr, self.total, warmup, optim.start_lr, optim.final_lr)
+        freeze(self.model, optim.freeze)
         self.optimiser = adamw(
-            self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=lr_scales
+            self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=self._lr_scales()
         )
         self.autocast = autocast_type(train.precision, self.device)
         self.module: nn.Module = self.objective  # under DDP once the loop begins
@@ -157,6 +168,10 @@ class Trainer:
         views = config.objective.has_predictor and config.objective.intra == "equivariant"
         if config.model.encoder.norm_augmented and not views:
             raise ConfigError("model.encoder.norm_augmented: only intra equivariant has an augmented view of its own")
+
+    def _lr_scales(self) -> dict[str, float]:
+        """What the learning rate is multiplied with, by parameter name."""
+        return part_scales(self.objective, self.config.optim.lr_scales)
 
     def _wanted(self, clips: Dataset) -> Dataset:
         """Masked autoencoding decodes the modalities that it learns; clips may lack some of them."""
@@ -184,8 +199,10 @@ class Trainer:
         if not found:
             if self.config.weights:
                 self._start_from(Path(self.config.weights))
-                if self.average is not None:
-                    self.average = {k: v.clone() for k, v in self.model.state_dict().items()}
+            else:
+                load_pretrained(self.config, encoders_of(self.model))
+            if self.average is not None:
+                self.average = {k: v.clone() for k, v in self.model.state_dict().items()}
             return 0
         step, path = found[-1]
         checkpoint = load_checkpoint(path)
