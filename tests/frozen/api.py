@@ -26,6 +26,7 @@ from equiav.data import ShardDataset, collate, find_sources, prepare
 from equiav.errors import EquiAVError
 from equiav.inference import load_classifier, with_banks
 from equiav.media import encoder_inputs
+from equiav.models import load_strict
 from equiav.reproduction import finetune_folder, load_table, plan
 from equiav.types import AUDIO
 
@@ -95,6 +96,12 @@ def seeded_model(recipe):
     """A model with the random weights of a recipe's seed, given as plain data."""
     config = parse_config(recipe, "the frozen recipe")
     return with_banks(build_model(config).eval(), config)
+
+
+def stored_before_the_residual_form(model):
+    """Loads a hypernetwork's weights as a checkpoint held them when its map had no residual."""
+    weights = {k.replace(".u.moves.", ".u.maps."): v.clone() for k, v in model.model.state_dict().items()}
+    load_strict(model.model, weights, "the frozen checkpoint")
 
 
 def embedder(model):

@@ -26,7 +26,8 @@ from equiav.config import (
 )
 from equiav.data import World, WorldDataset
 from equiav.errors import CheckpointError, ConfigError
-from equiav.reproduction import load_tables, plan, portable
+from equiav.reproduction import load_tables, plan, portable, training_recipe
+from equiav.reproduction.plan import FORMER_DEFAULTS
 from equiav.types import SPLITS
 from tests.inference.models import MICRO
 
@@ -97,11 +98,15 @@ def test_shipped_files_use_the_new_names(monkeypatch, caplog):
 def test_results_of_finished_runs_are_still_found():
     """Keys of runs are hashes of recipes: renamed and added keys of recipes must not change them."""
     tables = load_tables([path for path in SHIPPED if path.parent.name == "ablation"])
-    known = {(scale, run.key): run for scale in ("world", "real", "paper") for run in plan(tables, scale)}
+    former = tuple(f"{key}={json.dumps(value)}" for key, value in FORMER_DEFAULTS.items())
+    plans = [(scale, run) for scale in ("world", "real", "paper") for e in ((), former) for run in plan(tables, scale, extra=e)]
+    known = {(scale, run.key): run for scale, run in plans}
     records = [p for p in (ROOT / "results/ablation").rglob("*.json") if "tasks" in json.loads(p.read_text())]
     assert len(records) >= 110
     for path in records:
-        assert json.loads(path.read_text())["config"] == portable(known[path.parent.name, path.stem].config)
+        run = known[path.parent.name, path.stem]
+        recipe = training_recipe(run.config) if run.trained else portable(run.config)
+        assert json.loads(path.read_text())["config"] == recipe
 
 
 def test_the_canonical_dump_has_the_first_formats_keys():

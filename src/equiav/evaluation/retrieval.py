@@ -69,9 +69,10 @@ def both_ranks(
 
 
 def rank_metrics(ranks: Int[Tensor, " n"], ks: Sequence[int] = KS) -> dict[str, float]:
-    """R@k in per cent, the median rank, and the number of clips among which the partner was looked for."""
-    shares = {f"R@{k}": 100 * float((ranks <= k).double().mean()) for k in ks}
-    return {**shares, "median_rank": float(ranks.double().quantile(0.5)), "pool": len(ranks)}
+    """R@k and the mean reciprocal rank in per cent, the median rank, and the clips among which partners were sought."""
+    found = {f"R@{k}": 100 * float((ranks <= k).double().mean()) for k in ks}
+    found |= {"MRR": 100 * float(ranks.double().reciprocal().mean()), "median_rank": float(ranks.double().quantile(0.5))}
+    return {**found, "pool": len(ranks)}
 
 
 def chance(k: int, pool: int) -> float:

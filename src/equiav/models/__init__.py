@@ -20,7 +20,7 @@ from equiav.models.foreign import (
 )
 from equiav.models.heads import ProjectionHead
 from equiav.models.layers import Block, Chosen, Tokens, draw_path, draw_tokens, initialise
-from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor
+from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor, in_residual_form
 
 __all__ = [
     "HEAD_WIDTH",
@@ -50,6 +50,7 @@ __all__ = [
     "finetuned_from_released",
     "from_mae",
     "from_released",
+    "in_residual_form",
     "initialise",
     "is_mae",
     "kind_of_released",
