@@ -6,6 +6,7 @@ committed.
 """
 
 import contextlib
+import copy
 import io
 import json
 import math
@@ -26,7 +27,8 @@ from equiav.data import ShardDataset, collate, find_sources, prepare
 from equiav.errors import EquiAVError
 from equiav.inference import load_classifier, with_banks
 from equiav.media import encoder_inputs
-from equiav.models import load_strict
+from equiav.models import initialise, load_strict
+from equiav.randomness import generator
 from equiav.reproduction import finetune_folder, load_table, plan
 from equiav.types import AUDIO
 
@@ -99,9 +101,14 @@ def seeded_model(recipe):
 
 
 def stored_before_the_residual_form(model):
-    """Loads a hypernetwork's weights as a checkpoint held them when its map had no residual."""
-    weights = {k.replace(".u.moves.", ".u.maps."): v.clone() for k, v in model.model.state_dict().items()}
-    load_strict(model.model, weights, "the frozen checkpoint")
+    """Loads the weights that its seed drew for a hypernetwork when its map had no residual, as checkpoints held them."""
+    old = copy.deepcopy(model.model)
+    for u in (old[m].u for m in old.modalities):
+        u.coefficients[2] = torch.nn.Linear(u.coefficients[2].in_features, u.bases)
+        u.maps = u.moves
+        del u.moves
+    initialise(old, generator(model.config.seed, 0, "weights"))
+    load_strict(model.model, old.state_dict(), "the frozen checkpoint")
 
 
 def embedder(model):

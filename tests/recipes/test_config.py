@@ -99,7 +99,12 @@ def test_results_of_finished_runs_are_still_found():
     """Keys of runs are hashes of recipes: renamed and added keys of recipes must not change them."""
     tables = load_tables([path for path in SHIPPED if path.parent.name == "ablation"])
     former = tuple(f"{key}={json.dumps(value)}" for key, value in FORMER_DEFAULTS.items())
-    plans = [(scale, run) for scale in ("world", "real", "paper") for e in ((), former) for run in plan(tables, scale, extra=e)]
+    plans = [
+        (scale, run)
+        for scale in ("world", "real", "paper")
+        for e in ((), former)
+        for run in plan(tables, scale, extra=e)
+    ]
     known = {(scale, run.key): run for scale, run in plans}
     records = [p for p in (ROOT / "results/ablation").rglob("*.json") if "tasks" in json.loads(p.read_text())]
     assert len(records) >= 110

@@ -149,7 +149,9 @@ def _remarks(results: Results) -> list[str]:
     lines = []
     for changes in sorted(set(results.former.values())):
         rows = [row for row, of_row in results.former.items() if of_row == changes]
-        said = "All values" if len(rows) == len({row for row, _ in results.values}) else f"The values of {', '.join(rows)}"
+        said = (
+            "All values" if len(rows) == len({row for row, _ in results.values}) else f"The values of {', '.join(rows)}"
+        )
         today = ", ".join(f"{c.split('=')[0]}={default_of(c.split('=')[0])}" for c in changes)
         lines.append(f"{said} were taken before a default changed: with {', '.join(changes)}, which is {today} now.")
     found: dict[str, dict[str, int]] = {}

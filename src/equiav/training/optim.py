@@ -96,8 +96,6 @@ def restore_optimiser(model: nn.Module, optimiser: torch.optim.AdamW, tensors: d
             key = f"{slot}.{name}"
             if key not in tensors:  # fine-tuning runs of format 1 called the model "classifier"
                 key = f"{slot}.{name.replace('model.', 'classifier.', 1)}"
-            if key not in tensors:  # and a hypernetwork's maps were not of residual form
-                key = f"{slot}.{name.replace('.u.moves.', '.u.maps.')}"
             if key not in tensors:
                 raise CheckpointError(f"the checkpoint has no optimiser state for {name}")
             # The step counter of a fused optimiser lives where the parameter does.

@@ -27,7 +27,7 @@ from equiav.errors import Busy, CheckpointError, ConfigError, DataError, EquiAVE
 from equiav.evaluation import Evaluator, Retrieval
 from equiav.inference import LoadedModel, with_banks
 from equiav.io import locked
-from equiav.models import EmbeddingModel, in_residual_form, load_strict
+from equiav.models import EmbeddingModel, load_strict
 from equiav.objectives import Objective
 from equiav.training.log import Progress, RunLog
 from equiav.training.optim import (
@@ -190,7 +190,7 @@ class Trainer:
         load_strict(self.model, raw or weights, str(path))
         restore_optimiser(self.objective, self.optimiser, state)
         if self.average is not None:
-            self.average = {k: v.to(self.device) for k, v in in_residual_form(weights).items()}
+            self.average = {k: v.to(self.device) for k, v in weights.items()}
         self._restore_meta(checkpoint.meta)
         return step
 
