@@ -412,8 +412,8 @@ def with_data(config: Config, path: Path | None) -> Config:
     prepared = (path / META).exists() or (path / SHARDS).exists()
     kind = PairedConfig if path.is_file() or ((path / MANIFEST).exists() and not prepared) else ShardsConfig
     if isinstance(config.data, kind):
-        moved = {"path": str(path)} | ({"test": None, "fold": None} if isinstance(config.data, ShardsConfig) else {})
-        return config.model_copy(update={"data": config.data.model_copy(update=moved)})
+        own = {"test": None, "fold": None, "splits": ()} if isinstance(config.data, ShardsConfig) else {}
+        return config.model_copy(update={"data": config.data.model_copy(update={"path": str(path), **own})})
     return config.model_copy(update={"data": kind(path=str(path))})
 
 

@@ -32,6 +32,7 @@ ADDED = (
     "model.audio",
     "model.visual",
     "modalities",
+    "data.splits",
 )
 LONGEST = 1 << 16  # characters of a recipe; PyYAML needs seconds for more
 MOST_TOKENS = 65_536  # of one input
@@ -129,11 +130,13 @@ class ShardsConfig(Section):
 
     `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `one_per_source`
     keeps clips of one video out of each other's batch. `test` is a folder of its own where the publishers' test clips
-    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train.
+    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train. `splits` are the
+    folders of the further splits of a dataset published with several, `path` the first: `finetune --folds` takes all.
     """
 
     kind: Literal["shards"] = "shards"
     path: str
+    splits: tuple[str, ...] = ()
     test: str | None = None
     fold: Positive | None = None
     statistics: Literal["recipe", "data"] = "recipe"
@@ -646,7 +649,7 @@ def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[st
         part, default = tree, defaults
         for section in sections:
             part, default = part.get(section, {}), default[section]
-        if key in part and part[key] == default[key]:
+        if key in part and part[key] == default.get(key, []):  # that of a kind of data is not the default's
             del part[key]
     for old, new in RENAMED.items():
         section, after = new.split(".")

@@ -101,7 +101,7 @@ def seeded_model(recipe):
 
 
 def stored_before_the_residual_form(model):
-    """Loads the weights that its seed drew for a hypernetwork when its map had no residual, as checkpoints held them."""
+    """Loads the weights that its seed drew for a hypernetwork before it had a residual, as checkpoints held them."""
     old = copy.deepcopy(model.model)
     for u in (old[m].u for m in old.modalities):
         u.coefficients[2] = torch.nn.Linear(u.coefficients[2].in_features, u.bases)

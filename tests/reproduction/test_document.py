@@ -1,10 +1,9 @@
 """The finished table, letter by letter; what was not run, and under which defaults; CSV and plot."""
 
 import csv
+import importlib
 import io
 import json
-
-import importlib
 
 import pytest
 

@@ -18,7 +18,8 @@ def finetune(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/finetune/<recipe> without it.")] = None,
     folds: Annotated[
-        bool, typer.Option("--folds", help="One classifier per published fold (ESC-50), and their mean.")
+        bool,
+        typer.Option("--folds", help="One classifier per published fold or split (ESC-50, UCF101), and their mean."),
     ] = False,
 ) -> None:
     """Train a classifier on sound, pictures or both, from pre-trained weights or from scratch.

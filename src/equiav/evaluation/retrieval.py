@@ -69,9 +69,12 @@ def both_ranks(
 
 
 def rank_metrics(ranks: Int[Tensor, " n"], ks: Sequence[int] = KS) -> dict[str, float]:
-    """R@k and the mean reciprocal rank in per cent, the median rank, and the clips among which partners were sought."""
+    """R@k and mean reciprocal rank (MRR) in per cent, median rank, and the number of clips that were searched."""
     found = {f"R@{k}": 100 * float((ranks <= k).double().mean()) for k in ks}
-    found |= {"MRR": 100 * float(ranks.double().reciprocal().mean()), "median_rank": float(ranks.double().quantile(0.5))}
+    found |= {
+        "MRR": 100 * float(ranks.double().reciprocal().mean()),
+        "median_rank": float(ranks.double().quantile(0.5)),
+    }
     return {**found, "pool": len(ranks)}
 
 

@@ -145,7 +145,7 @@ def _warnings(results: Results) -> list[str]:
 
 
 def _remarks(results: Results) -> list[str]:
-    """Which rows were measured under defaults that have changed since, and how many clips of published lists there were."""
+    """Which rows were measured under former defaults, and how many clips of published lists were found."""
     lines = []
     for changes in sorted(set(results.former.values())):
         rows = [row for row, of_row in results.former.items() if of_row == changes]

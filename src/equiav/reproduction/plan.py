@@ -90,7 +90,7 @@ def portable(config: Config) -> dict[str, Any]:
 
 
 def training_recipe(config: Config) -> dict[str, Any]:
-    """`portable`, and what else decides what a run learns: the keys of FORMER_DEFAULTS unless they have those values."""
+    """`portable`, and the keys of FORMER_DEFAULTS unless they have those values: all that decides what a run learns."""
     tree = portable(config)
     for path, former in FORMER_DEFAULTS.items():
         *sections, key = path.split(".")
