@@ -27,11 +27,11 @@ def variants() -> tuple[list[str], list[list[str]], str, list[dict[str, Any]]]:
         f"Means over {found.seeds(reference)} seeds ± standard deviation; test scenes, per cent. Beside EquiAV, paired "
         "over seeds: ↑ ahead, ↓ behind, = not significant at 95 %."
     )
-    if found.earlier:
+    if found.former:
         note += f" Taken before the default of `{'`, `'.join(CHANGED)}` changed."
     seeds = found.values[reference.name, columns[0].name]
     configs = [row_run(table, row, "world", seed).config for row in main for seed in seeds]
-    keys = {run_key(with_earlier_defaults(c) if found.earlier else c, trained=True) for c in configs}
+    keys = {run_key(with_earlier_defaults(c) if found.former else c, trained=True) for c in configs}
     return ["variant", *COLUMNS.values()], rows, note, [found.records[key] for key in sorted(keys)]
 
 

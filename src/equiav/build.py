@@ -618,7 +618,8 @@ def with_data(config: Config, path: Path | None, *, test: Path | None = None) ->
         given = {"path": str(path)}
         data = before.model_copy(update=given) if isinstance(before, PairedConfig) else PairedConfig(path=str(path))
     else:
-        given = {"path": str(path), "validation": None, "test": None if test is None else str(test), "fold": None}
+        own = {"validation": None, "test": None if test is None else str(test), "fold": None, "splits": ()}
+        given = {"path": str(path), **own}
         data = before.model_copy(update=given) if isinstance(before, ShardsConfig) else ShardsConfig(**given)
     return config.model_copy(update={"data": data})
 

@@ -48,6 +48,7 @@ ADDED = (
     "optim.lr_scales",
     "optim.lora",
     "train.views",
+    "data.splits",
 )
 # Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
 CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
@@ -161,12 +162,15 @@ class ShardsConfig(Section):
 
     `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `one_per_source`
     keeps clips of one video out of each other's batch. `test` is a folder of its own where the publishers' test clips
-    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train. `validation` is a
-    folder too, or a share of the training sources to hold out; without it the folder's own validation split counts.
+    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train. `splits` are the
+    folders of the further splits of a dataset published with several, `path` the first: `finetune --folds` takes all.
+    `validation` is a folder too, or a share of the training sources to hold out; without it the folder's own
+    validation split counts.
     """
 
     kind: Literal["shards"] = "shards"
     path: str
+    splits: tuple[str, ...] = ()
     validation: Annotated[float, Field(gt=0, lt=1)] | str | None = None
     test: str | None = None
     fold: Positive | None = None
@@ -828,7 +832,7 @@ def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[st
         part, default = tree, defaults
         for section in sections:
             part, default = part.get(section, {}), default[section]
-        if key in part and part[key] == default[key]:
+        if key in part and part[key] == default.get(key, []):  # that of a kind of data is not the default's
             del part[key]
     for old, new in RENAMED.items():
         section, after = new.split(".")

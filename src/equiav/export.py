@@ -17,7 +17,7 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor, nn
 
-from equiav.build import build_filter_bank
+from equiav.build import build_filter_bank, encoder_size
 from equiav.checkpoint import CHECKPOINTS, Checkpoint, encoder_text, load_checkpoint, resolve, save_checkpoint
 from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig, parse_config
 from equiav.data import World

@@ -26,7 +26,9 @@ def folder(tmp_path):
     config = small_config()
     model = build_model(config)
     state = {f"state.{k}": v for k, v in model.state_dict().items()}
-    save_model(tmp_path / "model", config, model.state_dict(), {"kind": "pretrained", "step": 3, "total": 9}, state=state)
+    save_model(
+        tmp_path / "model", config, model.state_dict(), {"kind": "pretrained", "step": 3, "total": 9}, state=state
+    )
     return tmp_path / "model"
 
 

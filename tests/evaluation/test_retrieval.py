@@ -138,7 +138,8 @@ def test_all_directions_between_any_modalities(rng):
             found = ranks(z[a], z[b])
             values = results[f"retrieval/{a}_to_{b}"]
             assert values["R@3"] == pytest.approx(100 * float((found <= 3).double().mean()))
-            assert set(values) == {"R@1", "R@3", "median_rank", "pool"}
+            assert set(values) == {"R@1", "R@3", "MRR", "median_rank", "pool"}
+            assert values["MRR"] == pytest.approx(100 * float((1 / found.double()).mean()))
             share = results[f"rank_histogram/{a}_to_{b}"]
             assert share["1"] == pytest.approx(values["R@1"])
             assert sum(share.values()) == pytest.approx(100)

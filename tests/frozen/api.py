@@ -6,6 +6,7 @@ committed.
 """
 
 import contextlib
+import copy
 import io
 import json
 import math
@@ -26,6 +27,8 @@ from equiav.data import ShardDataset, collate, find_sources, prepare
 from equiav.errors import EquiAVError
 from equiav.inference import load_classifier, with_banks
 from equiav.media import encoder_inputs
+from equiav.models import initialise, load_strict
+from equiav.randomness import generator
 from equiav.reproduction import finetune_folder, load_table, plan
 from equiav.types import AUDIO
 
@@ -95,6 +98,17 @@ def seeded_model(recipe):
     """A model with the random weights of a recipe's seed, given as plain data."""
     config = parse_config(recipe, "the frozen recipe")
     return with_banks(build_model(config).eval(), config)
+
+
+def stored_before_the_residual_form(model):
+    """Loads the weights that its seed drew for a hypernetwork before it had a residual, as checkpoints held them."""
+    old = copy.deepcopy(model.model)
+    for u in (old[m].u for m in old.modalities):
+        u.coefficients[2] = torch.nn.Linear(u.coefficients[2].in_features, u.bases)
+        u.maps = u.moves
+        del u.moves
+    initialise(old, generator(model.config.seed, 0, "weights"))
+    load_strict(model.model, old.state_dict(), "the frozen checkpoint")
 
 
 def embedder(model):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.frozen.api import embedder, frozen, rounded, seeded_model
+from tests.frozen.api import embedder, frozen, rounded, seeded_model, stored_before_the_residual_form
 from tests.frozen.media import noise, sweep, write_lossless
 
 TOLERANCE = 1e-6
@@ -26,6 +26,7 @@ RECIPE = {
 VARIANTS = {
     "linear predictor": {"model": {**RECIPE["model"], "predictor": {"kind": "linear"}}},
     "hypernetwork": {"model": {**RECIPE["model"], "predictor": {"kind": "hypernetwork", "bases": 3}}},
+    "hypernetwork, residual": {"model": {**RECIPE["model"], "predictor": {"kind": "hypernetwork", "bases": 3}}},
     "pooled": {"objective": {"intra": "invariant", "inter": "original"}},
     "released layout": {
         "augment": {"layout": "released"},
@@ -74,6 +75,9 @@ def test_twenty_vectors(media):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_other_kinds_of_model(media, name):
-    e = embedder(seeded_model({**RECIPE, **VARIANTS[name]}))
+    model = seeded_model({**RECIPE, **VARIANTS[name]})
+    if name == "hypernetwork":
+        stored_before_the_residual_form(model)
+    e = embedder(model)
     found = {"audio": rounded(e.audio(media / "tone.wav")), "image": rounded(e.image(media / "bars.png"))}
     frozen("embeddings", name, found, TOLERANCE)

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from equiav.build import build_model, build_predictor
+from equiav.build import build_bank, build_model, build_predictor
 from equiav.config import Config, PredictorConfig, parse_config
-from equiav.models import SIZES, HypernetworkPredictor, Size, ViT, mean_pool, sincos_positions
+from equiav.errors import WeightsError
+from equiav.models import SIZES, HypernetworkPredictor, Size, ViT, load_strict, mean_pool, sincos_positions
 from equiav.randomness import generator
 
 TINY = {
@@ -90,13 +92,52 @@ def test_hypernetwork_is_a_linear_map_chosen_by_t(rng):
     """The product never built: W(t) from the bases, applied explicitly."""
     u = HypernetworkPredictor(8, 3, hidden=4, bases=2)
     h, t = torch.randn(2, 5, 8, generator=rng), torch.randn(2, 3, 3, generator=rng)
-    weight, bias = u.maps.weight.view(3, 8, 8), u.maps.bias.view(3, 8)
+    weight, bias = u.moves.weight.view(3, 8, 8), u.moves.bias.view(3, 8)
     for n in range(2):
         for i in range(3):
             c = u.coefficients(t[n, i])
-            w = weight[0] + c[0] * weight[1] + c[1] * weight[2]
-            b = bias[0] + c[0] * bias[1] + c[1] * bias[2]
+            w = torch.eye(8) + c[0] * weight[0] + c[1] * weight[1] + c[2] * weight[2]
+            b = c[0] * bias[0] + c[1] * bias[1] + c[2] * bias[2]
             torch.testing.assert_close(u(h, t)[n, i], w @ h[n].mean(0) + b, atol=1e-5, rtol=1e-5)
+
+
+def test_a_drawn_hypernetwork_is_near_the_identity_and_not_the_same_for_two_vectors(rng):
+    """It starts near mean h, and S vectors give S outputs: it is not collapsed to the identity."""
+    config = parse_config({**TINY, "model": {**TINY["model"], "predictor": {"kind": "hypernetwork"}}}, "test")
+    model = build_model(config)
+    for m, tokens in (("audio", 8), ("visual", 4)):
+        u = model[m].u
+        h, t = torch.randn(5, tokens, model[m].f.width, generator=rng), build_bank(config, m)[None, :16]
+        near = F.cosine_similarity(u(h, t), mean_pool(h)[:, None], dim=-1)
+        assert near.min() > 0.8
+        assert near.mean() > 0.9
+        moved = u(h, t) - mean_pool(h)[:, None]
+        apart = torch.cdist(moved, moved) + torch.eye(16)
+        assert apart.min() > 1e-3 * moved.norm(dim=-1).mean()
+
+
+def stored_before_the_residual_form(model):
+    """A state with the names and shapes that hypernetworks had then."""
+    state = {k.replace(".u.moves.", ".u.maps."): v.clone() for k, v in model.state_dict().items()}
+    return {k: v[1:] if ".u.coefficients.2." in k else v for k, v in state.items()}
+
+
+def test_a_hypernetwork_stored_before_its_residual_form_is_the_same_map(rng):
+    """W(t) = W_0 + sum of c_k(t) W_k, as checkpoints before held it under `maps`."""
+    config = parse_config({**TINY, "model": {**TINY["model"], "predictor": {"kind": "hypernetwork"}}}, "test")
+    model = build_model(config)
+    stored = stored_before_the_residual_form(model)
+    load_strict(model, stored, "stored")
+    u = model.visual.u
+    h, t = torch.randn(2, 4, u.moves.in_features, generator=rng), build_bank(config, "visual")[None, :3]
+    maps = F.linear(mean_pool(h), stored["visual.u.maps.weight"], stored["visual.u.maps.bias"])
+    maps = maps.view(2, u.bases + 1, -1)
+    c = u.coefficients(t)
+    assert torch.equal(c[..., 0], torch.ones(1, 3))
+    torch.testing.assert_close(u(h, t), maps[:, :1] + c[..., 1:] @ maps[:, 1:], atol=1e-5, rtol=1e-5)
+    odd = {**stored, "visual.u.maps.weight": torch.zeros(3)}
+    with pytest.raises(WeightsError, match=r"missing visual\.u\.moves\.weight.*unexpected visual\.u\.maps\.weight"):
+        load_strict(model, odd, "damaged")
 
 
 def test_embedding_kinds(model, rng):

@@ -195,7 +195,9 @@ def saved(tmp_path_factory):
     ("before", "now"), [("equiav", "masked"), ("equiav", "cavmae"), ("cavmae", "equiav"), ("masked", "cavmae")]
 )
 def test_weights_of_another_method_are_refused(saved, tmp_path, before, now):
-    with pytest.raises(CheckpointError, match=f"trained with objective.kind {before}, whose weights cannot start {now}"):
+    with pytest.raises(
+        CheckpointError, match=f"trained with objective.kind {before}, whose weights cannot start {now}"
+    ):
         Trainer(small_method(now, f"weights={saved / before}"), tmp_path, silent)
 
 
@@ -208,7 +210,9 @@ def test_a_run_of_another_method_is_not_resumed(tmp_path):
 def test_masked_weights_start_equiav(saved, tmp_path):
     given = load_checkpoint(saved / "masked").weights
     trainer = Trainer(small_method("equiav", f"weights={saved / 'masked'}", "seed=9"), tmp_path, silent)
-    taken = [key for key, value in trainer.model.state_dict().items() if key in given and torch.equal(value, given[key])]
+    taken = [
+        key for key, value in trainer.model.state_dict().items() if key in given and torch.equal(value, given[key])
+    ]
     assert {key for key in given if ".f." in key} <= set(taken)
     with pytest.raises(Exception, match="does not fit this model"):
         Trainer(small_method("equiav", f"weights={saved / 'masked'}", "model.encoder.depth=3"), tmp_path / "b", silent)

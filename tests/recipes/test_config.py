@@ -3,7 +3,6 @@
 import json
 import logging
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +15,7 @@ from equiav import config as configs
 from equiav.build import build_dataset, build_model, build_predictor
 from equiav.checkpoint import load_checkpoint, save_model
 from equiav.config import (
+    CHANGED,
     RENAMED,
     Config,
     PredictorConfig,
@@ -28,7 +28,7 @@ from equiav.config import (
 )
 from equiav.data import World, WorldDataset
 from equiav.errors import CheckpointError, ConfigError
-from equiav.reproduction import load_tables, plan, portable, run_key
+from equiav.reproduction import load_tables, plan, portable, run_key, training_recipe
 from equiav.types import SPLITS
 from tests.inference.models import MICRO
 
@@ -119,15 +119,20 @@ def test_shipped_files_use_the_new_names(monkeypatch, caplog):
 def test_results_of_finished_runs_are_still_found():
     """Keys of runs are hashes of recipes: renamed and added keys of recipes must not change them."""
     tables = load_tables([path for path in SHIPPED if path.parent.name == "ablation"])
-    known = {(scale, run.key): run for scale in ("world", "real", "paper") for run in plan(tables, scale)}
+    former = tuple(f"{key}={json.dumps(value)}" for key, value in CHANGED.items())
+    plans = [
+        (scale, run)
+        for scale in ("world", "real", "paper")
+        for e in ((), former)
+        for run in plan(tables, scale, extra=e)
+    ]
+    known = {(scale, run.key): run for scale, run in plans}
     records = [p for p in (ROOT / "results/ablation").rglob("*.json") if "tasks" in json.loads(p.read_text())]
     assert len(records) >= 110
-    # Made before a default changed: known by the key of the recipe as it was meant then.
-    for (scale, _), run in list(known.items()):
-        before = replace(run, config=with_earlier_defaults(run.config))
-        known.setdefault((scale, run_key(before.config, trained=run.trained)), before)
     for path in records:
-        assert json.loads(path.read_text())["config"] == portable(known[path.parent.name, path.stem].config)
+        run = known[path.parent.name, path.stem]
+        recipe = training_recipe(run.config) if run.trained else portable(run.config)
+        assert json.loads(path.read_text())["config"] == recipe
 
 
 def test_a_changed_default_makes_other_runs_and_keeps_the_meaning_of_old_checkpoints():
@@ -222,7 +227,10 @@ def test_names_that_are_not_followed(mine, name, message):
             "objective.kind: unknown name 'simclr'; known are equiav, module:",
         ),
         ({"model": {"predictor": {"kind": "rnn"}}}, "known are attention, linear, hypernetwork, module:attribute"),
-        ({"model": {"encoder": {"kind": "cnn"}}}, "model.encoder.kind: unknown name 'cnn'; known are vit, transformers, m"),
+        (
+            {"model": {"encoder": {"kind": "cnn"}}},
+            "model.encoder.kind: unknown name 'cnn'; known are vit, transformers, m",
+        ),
         ({"data": {"kind": "cinema"}}, "data: kind is one of world, shards, paired, cavmae, or module:attribute"),
         ({"data": {"count": 3}}, "data: kind is one of world"),
         ({"objective": {"kind": "a b:c"}}, "unknown name 'a b:c'"),

@@ -1,15 +1,26 @@
-"""The finished table, letter by letter; blank where nothing was run; CSV and plot."""
+"""The finished table, letter by letter; what was not run, and under which defaults; CSV and plot."""
 
 import csv
 import io
 import json
-import sys
 
 import pytest
 
-from equiav.config import load_config, with_earlier_defaults
-from equiav.reproduction import Folders, collect, csv_text, markdown, missing, plan, table_plot, value_at, write_table
-from tests.reproduction.small import loaded, pretend, table
+from equiav.config import CHANGED, Config, load_config
+from equiav.reproduction import (
+    Folders,
+    collect,
+    csv_text,
+    markdown,
+    missing,
+    plan,
+    portable,
+    table_plot,
+    training_recipe,
+    value_at,
+    write_table,
+)
+from tests.reproduction.small import SMOKE, TINY, loaded, pretend, table
 
 METRICS = {"plain": (20.0, 50.0, None), "full": (21.0, 47.0, 0.8)}
 WHOLE = """\
@@ -53,28 +64,10 @@ def test_whole_table(tmp_path, folders):
     assert markdown(collect(found, "world", folders)) == WHOLE
 
 
-def test_results_taken_before_a_default_changed_are_marked_and_never_mixed(tmp_path, folders, monkeypatch):
-    found = loaded(tmp_path)
-    with monkeypatch.context() as before:
-        module = sys.modules["equiav.reproduction.plan"]
-        before.setattr(module, "load_config", lambda *given: with_earlier_defaults(load_config(*given)))
-        pretend(found, folders, metrics)
-    results = collect(found, "world", folders)
-    assert results.earlier
-    assert len(results.records) == 6
-    mark = " Taken before this version's defaults: `augment.audio.crop_aspect` was 0.8 to 1.5 by default.\n"
-    assert markdown(results) == WHOLE.removesuffix("\n") + mark
-    runs = plan([found], "world")
-    assert all(missing(run, folders) for run in runs), "they are made again"
-    pretend(found, folders, lambda row, seed: metrics(row, seed) if seed == 0 else None)
-    results = collect(found, "world", folders)
-    assert not results.earlier
-    assert len(results.records) == 2
-
-
-def test_nothing_run_leaves_blanks(tmp_path, folders):
+def test_what_was_not_run_says_so(tmp_path, folders):
     text = markdown(collect(loaded(tmp_path), "world", folders))
-    assert "|  | world |  |  |  |  |" in text
+    assert "|  | world |  | not run | not run |  |" in text, "no predictor is trained, so no similarity is asked for"
+    assert "|  | world |  | not run | not run | not run |" in text
     assert "not run (0 of 6 runs)" in text
     assert "minus full" not in text
     assert table_plot(collect(loaded(tmp_path), "world", folders)) is None
@@ -218,13 +211,13 @@ def test_cost_columns_are_shown_and_not_compared(tmp_path, folders):
     assert "small,plain,passes,world,3,1,0,0:1 1:1 2:1,,,,,," in csv_text(results)
 
 
-def test_bank_of_s_is_blank_until_measured(tmp_path, folders):
+def test_bank_of_s_is_not_run_until_measured(tmp_path, folders):
     scales = {**table()["scales"]}
     scales["world"] = {**scales["world"], "measure": ["retrieval", "retrieval_bank_s", "probe", "similarity"]}
     changed = table(columns=["V2A", "V2A (bank of S)", "A", "sim A"], scales=scales)
     found = loaded(tmp_path, changed)
     pretend(loaded(tmp_path, {**changed, "scales": table()["scales"]}), folders, metrics)
-    assert "|  | world | 3 | 22.0 ± 1.5 |  | 48.0 ± 1.0 |" in markdown(collect(found, "world", folders))
+    assert "|  | world | 3 | 22.0 ± 1.5 | not run | 48.0 ± 1.0 |" in markdown(collect(found, "world", folders))
     full, plain = (
         next(run for run in plan([found], "world") if run.wanted_by == (f"small: {row}",)) for row in ("full", "plain")
     )
@@ -235,3 +228,63 @@ def test_bank_of_s_is_blank_until_measured(tmp_path, folders):
     record["test"]["retrieval_bank_s"] = {"video_to_audio": {"R@1": 12.5}}
     path.write_text(json.dumps(record))
     assert "| 22.0 ± 1.5 | 12.5 |" in markdown(collect(found, "world", folders))
+
+
+ASPECT = "augment.audio.crop_aspect"
+
+
+@pytest.fixture
+def another_default(monkeypatch):
+    """As if the default of the crop's aspect had been another one when results were stored."""
+    monkeypatch.setitem(CHANGED, ASPECT, [0.5, 2.0])
+
+
+def test_rows_measured_under_a_former_default_are_shown_and_marked(tmp_path, folders, another_default):
+    found = loaded(tmp_path)
+    before = loaded(tmp_path, table(scales={"world": {**table()["scales"]["world"], "overrides": OLD}}), "before")
+    pretend(before, folders, metrics)
+    text = markdown(collect(found, "world", folders))
+    today = json.dumps(Config().augment.audio.crop_aspect)
+    said = f"All values were taken before a default changed: with {ASPECT}=[0.5, 2.0], which is {ASPECT}={today} now."
+    assert text.removesuffix(f"\n\n{said}\n") + "\n" == WHOLE
+    assert all(missing(run, folders) for run in plan([found], "world")), "they are to be measured again"
+
+
+def test_rows_of_two_defaults_are_not_compared(tmp_path, folders, another_default):
+    found = loaded(tmp_path, noted(BETTER))
+    before = loaded(tmp_path, table(scales={"world": {**table()["scales"]["world"], "overrides": OLD}}), "before")
+    pretend(before, folders, metrics)
+    assert NOTE["text"] in markdown(collect(found, "world", folders))
+    pretend(found, folders, lambda row, seed: metrics(row, seed) if row == "full" and seed == 0 else None)
+    results = collect(found, "world", folders)
+    text = markdown(results)
+    assert "|  | world | 1 | 20.5 | 47.0 | 0.80 |" in text, "former seeds do not mix with new ones"
+    assert "The values of plain were taken before a default changed" in text
+    assert "minus full" not in text
+    assert results.notes() == ([], [])
+
+
+OLD = {**TINY, ASPECT: [0.5, 2.0]}
+
+
+def test_results_of_today_say_what_they_were_trained_with(another_default):
+    config = load_config(SMOKE)
+    assert training_recipe(config)["augment"]["audio"]["crop_aspect"] == list(config.augment.audio.crop_aspect)
+    assert training_recipe(load_config(SMOKE, (f"{ASPECT}=[0.5, 2.0]",))) == portable(config)
+
+
+def test_clips_found_of_published_lists_are_counted(tmp_path, folders):
+    sets = {"audioset": {"data": "here", "list": "list.json"}}
+    scales = {"world": {**table()["scales"]["world"], "sets": sets, "seeds": [0]}}
+    columns = ["A", {"name": "AS", "world": "transfer.audioset.video_to_audio.R@1"}]
+    found = loaded(tmp_path, table(columns=columns, scales=scales, rows=[{"name": "full"}]))
+    (run,) = plan([found], "world")
+    pretend(found, folders, metrics)
+    path = folders.record("world", run.key)
+    record = json.loads(path.read_text())
+    clips = {"found": 1650, "listed": 1722}
+    record["elsewhere"] = {"transfer": {"audioset": {"video_to_audio": {"R@1": 30.0}, "clips": clips}}}
+    path.write_text(json.dumps(record))
+    text = markdown(collect(found, "world", folders))
+    assert "| full | world | 1 | 47.0 | 30.0 |" in text
+    assert "Clips found of those on the published lists: audioset 1,650 of 1,722." in text

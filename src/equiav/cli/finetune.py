@@ -16,7 +16,8 @@ def finetune(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/finetune/<recipe> without it.")] = None,
     folds: Annotated[
-        bool, typer.Option("--folds", help="One classifier per published fold (ESC-50), and their mean.")
+        bool,
+        typer.Option("--folds", help="One classifier per published fold or split (ESC-50, UCF101), and their mean."),
     ] = False,
 ) -> None:
     """Train a classifier on audio, frames or both, from pre-trained weights (weights=runs/demo) or from scratch.

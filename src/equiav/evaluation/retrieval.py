@@ -69,9 +69,13 @@ def both_ranks(
 
 
 def rank_metrics(ranks: Int[Tensor, " n"], ks: Sequence[int] = KS) -> dict[str, float]:
-    """R@k in per cent, the median rank, and the number of clips among which the partner was looked for."""
-    shares = {f"R@{k}": 100 * float((ranks <= k).double().mean()) for k in ks}
-    return {**shares, "median_rank": float(ranks.double().quantile(0.5)), "pool": len(ranks)}
+    """R@k and mean reciprocal rank (MRR) in per cent, median rank, and the number of clips that were searched."""
+    found = {f"R@{k}": 100 * float((ranks <= k).double().mean()) for k in ks}
+    found |= {
+        "MRR": 100 * float(ranks.double().reciprocal().mean()),
+        "median_rank": float(ranks.double().quantile(0.5)),
+    }
+    return {**found, "pool": len(ranks)}
 
 
 def chance(k: int, pool: int) -> float:

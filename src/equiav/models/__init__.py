@@ -42,7 +42,7 @@ from equiav.models.mae import (
     removed,
     write_mae,
 )
-from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor
+from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor, in_residual_form
 
 __all__ = [
     "HEAD_WIDTH",
@@ -84,6 +84,7 @@ __all__ = [
     "finetuned_from_released",
     "from_mae",
     "from_released",
+    "in_residual_form",
     "initialise",
     "initialise_masked",
     "is_mae",

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from equiav.errors import WeightsError
 from equiav.models.classifier import Mode
 from equiav.models.encoder import Size, sincos_positions
+from equiav.models.predictor import in_residual_form
 
 State = dict[str, Tensor]
 M = TypeVar("M", bound=nn.Module)
@@ -135,6 +136,7 @@ def refuse_mismatch(given: State, expected: State, what: str) -> None:
 
 def load_strict(module: nn.Module, state: State, what: str) -> None:
     """Loads `state` into `module`, or refuses it as a whole."""
+    state = in_residual_form(state)
     refuse_mismatch(state, module.state_dict(), what)
     module.load_state_dict(state)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -102,19 +104,40 @@ class LinearPredictor(nn.Module):
 class HypernetworkPredictor(nn.Module):
     """SIE's predictor: the vector decides the weights of the linear map that moves the representation.
 
-    W(t) = W_0 + sum_k c_k(t) W_k with c = MLP(t). The product is formed without ever building W(t): each W_k meets
-    the pooled representation once, whatever S is.
+    W(t) = I + sum_k c_k(t) D_k, k = 0 to `bases`, with c = MLP(t): a residual map, near the identity when it is drawn.
+    The product is formed without ever building W(t): each D_k meets the pooled representation once, whatever S is.
     """
 
     def __init__(self, width: int, d_t: int, *, hidden: int = 256, bases: int = 16) -> None:
         super().__init__()
         self.d_t, self.bases = d_t, bases
-        self.coefficients = nn.Sequential(nn.Linear(d_t, hidden), nn.ReLU(), nn.Linear(hidden, bases))
-        self.maps = nn.Linear(width, (bases + 1) * width)
+        self.coefficients = nn.Sequential(nn.Linear(d_t, hidden), nn.ReLU(), nn.Linear(hidden, bases + 1))
+        self.moves = nn.Linear(width, (bases + 1) * width)
 
     def forward(self, h: Tokens, t: Vectors) -> Predicted:
         """h_hat = W(t) mean h."""
         check_vectors(t, h.shape[0], self.d_t)
-        mapped = self.maps(h.mean(dim=1)).view(h.shape[0], self.bases + 1, -1)  # (B, 1 + bases, width)
-        c = self.coefficients(t).expand(h.shape[0], -1, -1)  # (B, S, bases)
-        return mapped[:, :1] + c @ mapped[:, 1:]  # type: ignore[no-any-return]
+        pooled = h.mean(dim=1)
+        moves = self.moves(pooled).view(h.shape[0], self.bases + 1, -1)  # (B, 1 + bases, width)
+        c = self.coefficients(t).expand(h.shape[0], -1, -1)  # (B, S, 1 + bases)
+        return pooled[:, None] + c @ moves  # type: ignore[no-any-return]
+
+
+def in_residual_form(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights as they are; of hypernetworks stored as W(t) = W_0 + sum_k c_k(t) W_k, the same map in residual form.
+
+    D_0 = W_0 - I, with c_0 = 1 whatever t is. Damaged weights are left to whoever refuses them.
+    """
+    out = dict(state)
+    for key in state:
+        if not key.endswith(".u.maps.weight"):
+            continue
+        u = key.removesuffix("maps.weight")
+        names = [f"{u}{name}" for name in ("maps.weight", "maps.bias", "coefficients.2.weight", "coefficients.2.bias")]
+        if not set(names) <= out.keys() or [out[name].ndim for name in names] != [2, 1, 2, 1]:
+            continue
+        maps, bias, c, c_bias = (out[name] for name in names)
+        out |= {names[2]: F.pad(c, (0, 0, 1, 0)), names[3]: F.pad(c_bias, (1, 0), value=1.0)}
+        out |= {f"{u}moves.weight": maps - torch.eye(*maps.shape).to(maps), f"{u}moves.bias": bias}
+        del out[names[0]], out[names[1]]
+    return out

@@ -11,6 +11,7 @@ from equiav.reproduction.plan import (
     row_run,
     run_key,
     task_facts,
+    training_recipe,
 )
 from equiav.reproduction.runner import BUSY, Runner, perform, resumable, worker_arguments
 from equiav.reproduction.statistics import (
@@ -53,6 +54,7 @@ __all__ = [
     "summary",
     "table_plot",
     "task_facts",
+    "training_recipe",
     "value_at",
     "verdict",
     "worker_arguments",

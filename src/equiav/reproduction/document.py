@@ -16,11 +16,11 @@ from typing import Any
 import yaml
 from matplotlib.axes import Axes
 
-from equiav.config import CHANGED, shipped_recipes
+from equiav.config import shipped_recipes
 from equiav.errors import ConfigError
 from equiav.io import duration, write_whole
 from equiav.report import new_figure, png
-from equiav.reproduction.plan import Folders, Record
+from equiav.reproduction.plan import TRANSFER, Folders, Record, default_of
 from equiav.reproduction.statistics import VERDICTS, Comparison, PairedDifference, Results, Verdict, collect
 from equiav.reproduction.tables import SCALES, Column, Row, ScaleName, Table, load_tables
 
@@ -49,7 +49,7 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def values_table(results: Sequence[Results]) -> str:
-    """Every row as the paper gives it and as measured at each scale; blank where nothing was run."""
+    """Every row as the paper gives it and as measured at each scale; blank where a column has no meaning there."""
     table = results[0].table
 
     def papers(row: Row, column: Column) -> str:
@@ -62,7 +62,7 @@ def values_table(results: Sequence[Results]) -> str:
     def ours(result: Results, row: Row, column: Column) -> str:
         cell, digits = result.cell(row, column), column.digits
         if cell is None:
-            return ""
+            return "not run" if (row.name, column.name) in result.asked else ""
         plain = cell.std is None or (cell.std == 0 and not column.compared)  # encoder passes do not vary
         return f"{cell.mean:.{digits}f}" + ("" if plain else f" ± {cell.std:.{digits}f}")
 
@@ -144,6 +144,26 @@ def _warnings(results: Results) -> list[str]:
     return [exploratory if results.table.exploratory else "", "" if results.split == "test" else split]
 
 
+def _remarks(results: Results) -> list[str]:
+    """Which rows were measured under former defaults, and how many clips of published lists were found."""
+    lines = []
+    for changes in sorted(set(results.former.values())):
+        rows = [row for row, of_row in results.former.items() if of_row == changes]
+        said = (
+            "All values" if len(rows) == len({row for row, _ in results.values}) else f"The values of {', '.join(rows)}"
+        )
+        today = ", ".join(f"{c.split('=')[0]}={default_of(c.split('=')[0])}" for c in changes)
+        lines.append(f"{said} were taken before a default changed: with {', '.join(changes)}, which is {today} now.")
+    found: dict[str, dict[str, int]] = {}
+    for record in results.records.values():
+        for name, of_set in record.get("elsewhere", {}).get(TRANSFER, {}).items():
+            found |= {name: of_set["clips"]} if "clips" in of_set else {}
+    if found:
+        counts = (f"{name} {clips['found']:,} of {clips['listed']:,}" for name, clips in sorted(found.items()))
+        lines.append(f"Clips found of those on the published lists: {', '.join(counts)}.")
+    return lines
+
+
 def _times(records: Sequence[Record]) -> tuple[str, str, str]:
     """Wall and CPU time of runs, and the days on which they were made."""
     wall, cpu = (duration(sum(float(r["seconds"][kind]) for r in records)) for kind in ("wall", "cpu"))
@@ -160,12 +180,9 @@ def _cost_line(results: Results) -> str:
     machines = "; ".join(sorted({f"{p['cores']} cores of {p['cpu']}" for p in made}))
     threads = " or ".join(map(str, sorted({p["threads"] for p in made})))
     wall, cpu, when = _times(records)
-    # Defaults that changed since: `equiav ablate` makes such runs again, under other keys.
-    changed = ", ".join(f"`{key}` was {before[0]} to {before[1]} by default" for key, before in CHANGED.items())
     return (
         f"{len(records)} of {_plural(results.wanted, 'run')}, together {wall} of wall-clock and {cpu} of CPU time "
         f"({machines}; threads per run: {threads}; {when})."
-        + (f" Taken before this version's defaults: {changed}." if results.earlier else "")
     )
 
 
@@ -174,7 +191,8 @@ def markdown(results: Results) -> str:
     table, (exploratory, split) = results.table, _warnings(results)
     title = f"# {table.paper}: {table.title}"
     parts = [title, table.caption, exploratory, values_table([results]), split, differences_table(results)]
-    return _joined([*parts, _orderings_line(results), _cost_line(results), *results.notes()[0]]) + "\n"
+    parts += [_orderings_line(results), _cost_line(results), *_remarks(results), *results.notes()[0]]
+    return _joined(parts) + "\n"
 
 
 def csv_text(results: Results) -> str:
@@ -405,7 +423,7 @@ def _section_text(section: Section, plots: dict[ScaleName, str]) -> str:
                 parts += [differences_table(r), _orderings_line(r)]
                 if r.scale in plots:
                     parts.append(f"![{section.table.title}]({plots[r.scale]})")
-            parts += [f"{NAMES[r.scale].capitalize()}: {_cost_line(r)}", *r.notes()[0]]
+            parts += [f"{NAMES[r.scale].capitalize()}: {_cost_line(r)}", *_remarks(r), *r.notes()[0]]
     return _joined(parts)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from equiav.build import build_bank, build_dataset, listed_clips, present_splits, with_data
 from equiav.config import Config, WorldConfig
-from equiav.data import Dataset, labels_of, multi_hot, vocabulary
+from equiav.data import Dataset, labels_of, multi_hot, read_retrieval_list, vocabulary
 from equiav.evaluation import (
     Retrieval,
     cost_of,
@@ -24,7 +25,7 @@ from equiav.evaluation import (
     predictor_similarity,
     read_tokens,
 )
-from equiav.inference import LoadedModel
+from equiav.inference import LoadedModel, load_model
 from equiav.models import mean_pool
 from equiav.reproduction.tables import RetrievalSet
 from equiav.types import AUDIO, VISUAL, Split
@@ -32,7 +33,7 @@ from equiav.types import AUDIO, VISUAL, Split
 PROBE_CLIPS = 2000  # labelled clips of a linear probe, the same for every row
 SIMILARITY_CLIPS, SIMILARITY_DRAWS = 250, 4
 HELD_OUT: tuple[Split, ...] = ("validation", "test")
-OWN = frozenset({"retrieval", "retrieval_bank_s", "similarity", "probe"})  # tasks on the run's own data
+OWN = frozenset({"retrieval", "retrieval_bank_s", "retrieval_best", "similarity", "probe"})  # on the run's own data
 Progress = Callable[[str], None]
 
 
@@ -58,7 +59,7 @@ def measure_own(
         if "similarity" not in tasks or instead is None:
             return {}
         progress(f"measuring the predictor's similarity on {instead.data}")
-        return {"test": {"similarity": _similarity(loaded, set_clips(loaded, instead))}}
+        return {"test": {"similarity": _similarity(loaded, set_clips(loaded, instead)[0])}}
     found: dict[str, dict[str, Any]] = {split: {} for split in clips}
     for task, bank_size in (("retrieval", None), ("retrieval_bank_s", vectors_in_training(config))):
         if task in tasks:
@@ -95,10 +96,31 @@ def measure_retrieval(
     return found
 
 
-def set_clips(loaded: LoadedModel, chosen: RetrievalSet) -> Dataset:
-    """The clips of another dataset: its test split, or the published list of them where there is one."""
+def measure_best(
+    loaded: LoadedModel, checkpoints: Sequence[tuple[int, Path]], progress: Progress
+) -> dict[str, dict[str, Any]]:
+    """Retrieval of the kept checkpoint with the greatest mean reciprocal rank on validation, by split, and its step.
+
+    `train.keep` says how many checkpoints a run keeps.
+    """
+
+    def measured(step: int, split: Split) -> dict[str, dict[str, float]]:
+        progress(f"measuring retrieval on {split} after step {step}")
+        model = load_model(dict(checkpoints)[step], str(loaded.device))
+        return measure_retrieval(replace(model, config=loaded.config), build_dataset(loaded.config, split))
+
+    found = {step: measured(step, "validation") for step, _ in checkpoints}
+    best = max(found, key=lambda step: fmean(way.get("MRR", way.get("mAP", 0.0)) for way in found[step].values()))
+    return {"validation": {**found[best], "step": best}, "test": {**measured(best, "test"), "step": best}}
+
+
+def set_clips(loaded: LoadedModel, chosen: RetrievalSet) -> tuple[Dataset, dict[str, dict[str, int]]]:
+    """The clips of another dataset: its test split, or those of a published list, and how many of it were found."""
     clips = build_dataset(with_data(loaded.config, Path(chosen.data)), "test")
-    return listed_clips(clips, Path(chosen.list))[0] if chosen.list else clips
+    if chosen.list is None:
+        return clips, {}
+    found = listed_clips(clips, Path(chosen.list))[0]
+    return found, {"clips": {"found": len(found), "listed": len(read_retrieval_list(Path(chosen.list)))}}
 
 
 def _similarity(loaded: LoadedModel, clips: Dataset) -> dict[str, float]:
@@ -153,7 +175,7 @@ def validation_curve(log: Path) -> list[dict[str, int | float]]:
     if not log.exists():
         return []
     records = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    kept = ("/R@1", "/R@10", "/P@1", "/mAP")
+    kept = ("/R@1", "/R@10", "/MRR", "/P@1", "/mAP")
     return [
         {k: v for k, v in record.items() if k == "step" or k.endswith(kept)}
         for record in records

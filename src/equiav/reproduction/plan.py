@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from equiav.build import encoder_size
-from equiav.config import Config, canonical_dump, load_config
+from equiav.config import CHANGED, Config, canonical_dump, load_config, with_earlier_defaults
 from equiav.errors import ConfigError, EquiAVError
 from equiav.evaluation import encoder_passes
 from equiav.reproduction.tables import RetrievalSet, Row, ScaleName, Table
@@ -18,7 +19,7 @@ from equiav.reproduction.tables import RetrievalSet, Row, ScaleName, Table
 # How often a run reports and saves changes nothing in what it learns.
 COSMETIC = ("log_every", "evaluate_every", "checkpoint_every", "keep", "workers", "checkpoint_activations")
 # A dataset is the same wherever it lies: only the name of its place counts.
-PLACES = (("data", "path"), ("data", "train"), ("data", "validation"), ("data", "test"), ("data", "weights"))
+PLACES = tuple(("data", key) for key in ("path", "splits", "train", "validation", "test", "weights"))
 FINETUNING = "finetune"
 TRANSFER, TRANSFER_BANK_S = "transfer", "transfer_bank_s"
 Record = dict[str, Any]
@@ -40,6 +41,7 @@ class Run:
     processes: int
     sets: dict[str, RetrievalSet] = field(repr=False, default_factory=dict)
     similarity_on: str | None = None
+    finetune: tuple[str, ...] = ()  # what its scale changes in recipes of fine-tuning
 
     @property
     def label(self) -> str:
@@ -75,16 +77,47 @@ def portable(config: Config) -> dict[str, Any]:
     tree = canonical_dump(config, exclude_defaults=True)
     tree.setdefault("data", {})["kind"] = config.data.kind
     for section, key in PLACES:
-        if isinstance(tree.get(section, {}).get(key), str):
-            tree[section][key] = Path(tree[section][key]).name
+        match tree.get(section, {}).get(key):
+            case str(place):
+                tree[section][key] = Path(place).name
+            case list(places):
+                tree[section][key] = [Path(place).name for place in places]
     if isinstance(tree.get("weights"), str):
         tree["weights"] = Path(tree["weights"]).name
     return tree
 
 
+def training_recipe(config: Config) -> dict[str, Any]:
+    """`portable` with all that decides what a run learns."""
+    tree = portable(config)
+    if config.model.predictor.kind == "hypernetwork":
+        tree["model"]["predictor"]["form"] = "residual"  # earlier runs had another form and keep their keys
+    return tree
+
+
+def _setting(config: Config, path: str) -> Any:
+    value = reduce(getattr, path.split("."), config)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def default_of(path: str) -> str:
+    """Today's default of a key of recipes, as an override spells it."""
+    return json.dumps(_setting(Config(), path))
+
+
+def former_defaults(config: Config) -> tuple[str, ...]:
+    """Overrides that give a recipe the defaults its stored results were taken with; none where they are the same."""
+    return tuple(
+        f"{path}={json.dumps(former)}"
+        for path, former in CHANGED.items()
+        if _setting(config, path) == _setting(Config(), path) != former
+    )
+
+
 def run_key(config: Config, *, trained: bool) -> str:
     """Equal for equal training: a hash of the recipe, seed included, without what is cosmetic."""
-    tree = portable(config)
+    # What is not trained does not depend on how inputs are drawn: it keeps its key when such a default changes.
+    tree = training_recipe(config) if trained else portable(with_earlier_defaults(config))
     tree["train"] = {k: v for k, v in tree.get("train", {}).items() if k not in COSMETIC}
     text = json.dumps({"recipe": tree, "trained": trained}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -103,7 +136,7 @@ def row_run(table: Table, row: Row, scale_name: ScaleName, seed: int, extra: tup
     scale, at = table.scales[scale_name], row.at.get(scale_name)
     recipe = (table.path.parent / (at.base if at and at.base else scale.base)).resolve()
     changes = {**scale.overrides, **row.overrides, **(at.overrides if at else {}), "seed": seed}
-    overrides = (*(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in changes.items()), *extra)
+    overrides = (*_as_overrides(changes), *extra)
     try:
         config = load_config(recipe, overrides)
         if row.steps:
@@ -118,8 +151,12 @@ def row_run(table: Table, row: Row, scale_name: ScaleName, seed: int, extra: tup
     wanted_by = (f"{table.name}: {row.name}",)
     return Run(
         run_key(config, trained=scale.trained), scale_name, seed, recipe, overrides, config, scale.trained, tasks,
-        wanted_by, scale.processes, scale.sets, scale.similarity_on,
+        wanted_by, scale.processes, scale.sets, scale.similarity_on, _as_overrides(scale.finetune),
     )  # fmt: skip
+
+
+def _as_overrides(changes: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in changes.items())
 
 
 def _tasks(table: Table, row: Row, name: ScaleName, config: Config) -> frozenset[str]:
@@ -180,13 +217,16 @@ def _merged(first: Run, other: Run) -> Run:
     places = [(run.config.data, run.config.weights) for run in (first, other)]
     sets = [{name: run.sets[name] for name in first.sets.keys() & other.sets.keys()} for run in (first, other)]
     on = {run.similarity_on for run in (first, other)} - {None}
+    tuning = {run.finetune for run in (first, other)} - {()}
+    if len(tuning) > 1:
+        raise ConfigError(f"{first.label} and {other.label}: the same recipe, fine-tuned in two ways; make it one")
     if places[0] != places[1] or sets[0] != sets[1] or len(on) > 1:
         raise ConfigError(
             f"{first.label} and {other.label}: the same recipe on data of one name in two places; rename one"
         )
     return replace(
         first, tasks=first.tasks | other.tasks, wanted_by=tuple(dict.fromkeys((*first.wanted_by, *other.wanted_by))),
-        sets={**first.sets, **other.sets}, similarity_on=next(iter(on), None),
+        sets={**first.sets, **other.sets}, similarity_on=next(iter(on), None), finetune=next(iter(tuning), ()),
     )  # fmt: skip
 
 
@@ -194,12 +234,12 @@ def _merged(first: Run, other: Run) -> Run:
 
 
 def finetune_recipe(run: Run, name: str) -> tuple[Path, tuple[str, ...]]:
-    """The recipe of a dataset, beside the folder of the recipe that was pre-trained, and what changes its model.
+    """The recipe of a dataset, beside the folder of the recipe that was pre-trained, and what is changed in it.
 
-    What a row or `--set` changes in the encoders holds for fine-tuning too: it starts from the run's.
+    That is what the scale says, and what a row or `--set` changes in the encoders: fine-tuning starts from the run's.
     """
     encoders = ("model=", "model.encoder", "model.audio", "model.visual", "model.joint_depth")
-    overrides = tuple(o for o in run.overrides if o.startswith(encoders))
+    overrides = (*run.finetune, *(o for o in run.overrides if o.startswith(encoders)))
     if run.config.objective.kind == "cavmae":
         overrides = (*overrides, "objective.kind=cavmae", "finetune.drop_path=0")
     return run.recipe.parents[1] / FINETUNING / f"{name}.yaml", overrides
@@ -221,7 +261,7 @@ def _check_finetuning(run: Run, name: str, mode: str) -> None:
     if encoders[0] != encoders[1]:
         raise ConfigError(
             f"{run.label}: {path.name} fine-tunes other encoders than are pre-trained; change model.encoder "
-            "in both recipes, or for both with --set model.encoder..."
+            "in both recipes, or for both with --set model.encoder..., or in `finetune` of the table's scale"
         )
 
 

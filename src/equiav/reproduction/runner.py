@@ -31,6 +31,7 @@ from equiav.inference import load_model
 from equiav.io import duration, locked, provenance, write_json, write_whole
 from equiav.reproduction.measure import (
     Progress,
+    measure_best,
     measure_cost,
     measure_own,
     measure_retrieval,
@@ -52,6 +53,7 @@ from equiav.reproduction.plan import (
     read_record,
     run_key,
     task_facts,
+    training_recipe,
 )
 from equiav.reproduction.tables import Table
 from equiav.training import LOG, Stopped, Trainer, choose_device, run_on_cores, train_on_cores
@@ -66,7 +68,7 @@ POLL_SECONDS = 0.2  # between two looks at the workers
 REPORT_SECONDS = 15.0  # between two lines of progress
 TRAINING_SHARE = 0.95  # of a run is training, the rest measuring
 STEP = re.compile(r"step (\d+)/(\d+)")
-BY_FOLDS = ("esc50",)  # published with folds: the score is their mean
+BY_FOLDS = ("esc50", "hmdb51", "ucf101")  # published with folds or several splits: the score is their mean
 
 
 @dataclass
@@ -291,7 +293,8 @@ def resumable(run: Run, out: Path) -> Config:
 def _measured(run: Run, out: Path, todo: frozenset[str], record: Record, progress: Progress) -> Record:
     """The record with what was missing added."""
     known = {"key": run.key, "scale": run.scale, "seed": run.seed, "rows": list(run.wanted_by)}
-    record = {**record, **known, "recipe": run.recipe.name, "config": portable(run.config)}
+    recipe = training_recipe(run.config) if run.trained else portable(run.config)
+    record = {**record, **known, "recipe": run.recipe.name, "config": recipe}
     elsewhere: dict[str, Any] = dict(record.get("elsewhere", {}))
     if not run.trained:
         elsewhere["cost"] = measure_cost(run.config)
@@ -299,19 +302,22 @@ def _measured(run: Run, out: Path, todo: frozenset[str], record: Record, progres
     loaded = load_model(out, str(choose_device()))
     loaded = replace(loaded, config=loaded.config.model_copy(update={"data": run.config.data}))
     record |= {"steps": loaded.meta["step"], "clips": loaded.meta["clips"], "curve": validation_curve(out / LOG)}
-    for split, values in measure_own(loaded, todo, progress, run.sets.get(run.similarity_on or "")).items():
+    found = measure_own(loaded, todo, progress, run.sets.get(run.similarity_on or ""))
+    if "retrieval_best" in todo and found.keys() >= {"validation", "test"}:
+        for split, values in measure_best(loaded, checkpoints_of(out), progress).items():
+            found[split]["retrieval_best"] = values
+    for split, values in found.items():
         record[split] = {**record.get(split, {}), **values}
     for task in sorted(todo):
         match task.split("."):
             case [kind, name] if kind in (TRANSFER, TRANSFER_BANK_S):
                 progress(f"measuring retrieval on {name}")
                 size = vectors_in_training(run.config) if kind == TRANSFER_BANK_S else None
-                elsewhere.setdefault(kind, {})[name] = measure_retrieval(
-                    loaded, set_clips(loaded, run.sets[name]), bank_size=size
-                )
+                clips, listed = set_clips(loaded, run.sets[name])
+                elsewhere.setdefault(kind, {})[name] = measure_retrieval(loaded, clips, bank_size=size) | listed
             case [kind, name, mode] if kind == FINETUNING:
                 elsewhere.setdefault(kind, {}).setdefault(name, {})[mode] = _finetuned(run, out, name, mode, progress)
-    facts = {task: found for task in sorted(todo) if (found := task_facts(run, task)) is not None}
+    facts = {task: fact for task in sorted(todo) if (fact := task_facts(run, task)) is not None}
     return {**record, "elsewhere": elsewhere, "facts": {**record.get("facts", {}), **facts}}
 
 

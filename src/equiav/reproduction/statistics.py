@@ -12,9 +12,8 @@ from typing import Any, Literal, get_args
 
 from scipy.stats import t as student
 
-from equiav.config import with_earlier_defaults
 from equiav.evaluation import encoder_passes
-from equiav.reproduction.plan import Folders, Record, read_record, row_run, row_seeds, run_key
+from equiav.reproduction.plan import Folders, Record, former_defaults, read_record, row_run, row_seeds
 from equiav.reproduction.tables import Claim, Column, HeldOut, Row, ScaleName, Table
 
 CONFIDENCE = 0.95
@@ -100,7 +99,8 @@ class Results:
     values: dict[tuple[str, str], Values]  # by row and column
     records: dict[str, Record] = field(repr=False)  # by key; the distinct runs behind it
     wanted: int  # runs that the table asks for
-    earlier: bool = False  # the runs were made before a default of the recipe changed
+    asked: frozenset[tuple[str, str]]  # rows and columns that are measured at this scale
+    former: dict[str, tuple[str, ...]]  # rows measured under defaults that changed since, and those
 
     def cell(self, row: Row, column: Column) -> Cell | None:
         """Mean over the seeds; none where nothing was run."""
@@ -114,7 +114,9 @@ class Results:
         """`row` minus `other`, paired over their seeds."""
         a, b = (self.table.row(name).paper.get(column.name) for name in (row, other))
         papers = a - b if a is not None and b is not None else None
-        ours = paired_difference(*(self.values.get((name, column.name), {}) for name in (row, other)))
+        ours = None
+        if self.former.get(row) == self.former.get(other):  # else they differ in more than the table says
+            ours = paired_difference(*(self.values.get((name, column.name), {}) for name in (row, other)))
         return Comparison(column, papers, ours, verdict(ours, papers) if ours and papers else None)
 
     def against_reference(self) -> Iterator[tuple[Row, str, list[Comparison]]]:
@@ -142,7 +144,8 @@ class Results:
     def notes(self) -> tuple[list[str], list[str]]:
         """The notes on this scale that the numbers bear out, and for each of the others what contradicts it.
 
-        A note waits until the rows it speaks of have all their seeds, and is about the table's own split only.
+        A note waits until the rows it speaks of have all their seeds under the same defaults, and is about the table's
+        own split only.
         """
         said, contradicted = [], []
         for note in self.table.notes:
@@ -151,7 +154,7 @@ class Results:
                 set(row_seeds(self.table, self.table.row(row), self.scale)) <= self.values.get((row, column), {}).keys()
                 for claim, column in claims
                 for row in claim.rows
-            )
+            ) and all(self.former.get(a) == self.former.get(b) for a, b in (claim.rows for claim in note.claims))
             if note.scale != self.scale or self.split != self.table.split or not complete:
                 continue
             wrong = [text for claim, column in claims if (text := self._contradiction(claim, column))]
@@ -202,35 +205,36 @@ def collect(
     split: HeldOut | None = None,
     extra: tuple[str, ...] = (),
 ) -> Results:
-    """Reads the results files of a table's runs; those that are not there leave their cells blank.
+    """Reads the results files of a table's runs; those that are not there leave their cells without a value.
 
-    Values are those of the table's own split unless `split` names another. Where none of the runs has been made since
-    a default of recipes changed, those made before are shown, and `earlier` says so; the two are never mixed.
+    Values are those of the table's own split unless `split` names another. A row of which nothing was run yet under
+    today's defaults shows what was run under former ones.
     """
-    found = _collect(table, scale, folders, split or table.split, extra, earlier=False)
-    return found if found.records else _collect(table, scale, folders, split or table.split, extra, earlier=True)
-
-
-def _collect(
-    table: Table, scale: ScaleName, folders: Folders, split: HeldOut, extra: tuple[str, ...], *, earlier: bool
-) -> Results:
+    split = split or table.split
     values: dict[tuple[str, str], Values] = {}
     records: dict[str, Record] = {}
-    keys = set()
+    former: dict[str, tuple[str, ...]] = {}
+    keys, asked = set(), set()
     for row in table.rows:
-        for seed in row_seeds(table, row, scale):
-            run = row_run(table, row, scale, seed, extra)
-            key = run_key(with_earlier_defaults(run.config), trained=run.trained) if earlier else run.key
-            keys.add(key)
-            record = records.get(key) or read_record(folders.record(scale, key))
-            if record is None:
-                continue
+        runs = [row_run(table, row, scale, seed, extra) for seed in row_seeds(table, row, scale)]
+        keys |= {run.key for run in runs}
+        places = {column.name: column.place(scale, row.key or row.name) for column in table.columns}
+        for name, place in places.items():
+            if runs and place and any(f"{place}.".startswith(f"{task}.") for task in runs[0].tasks):
+                asked.add((row.name, name))
+        there = [run for run in runs if folders.record(scale, run.key).exists()]
+        if runs and not there and (changes := former_defaults(runs[0].config)):
+            runs = [row_run(table, row, scale, run.seed, (*extra, *changes)) for run in runs]
+            there = [run for run in runs if folders.record(scale, run.key).exists()]
+            former |= {row.name: changes} if there else {}
+        for run in there:
+            record = records.get(run.key) or read_record(folders.record(scale, run.key))
+            assert record is not None
             # What a run costs: encoder passes a clip and modality, CPU time of training and measuring together.
             cost = {"encoder_passes": encoder_passes(run.config), "cpu_minutes": record["seconds"]["cpu"] / 60}
-            records[key] = record = {**record, "run": cost}
-            for column in table.columns:
-                place = column.place(scale, row.key or row.name)
+            records[run.key] = record = {**record, "run": cost}
+            for name, place in places.items():
                 value = value_at(record, place, split) if place else None
                 if value is not None:
-                    values.setdefault((row.name, column.name), {})[seed] = value
-    return Results(table, scale, split, values, records, len(keys), earlier and bool(records))
+                    values.setdefault((row.name, name), {})[run.seed] = value
+    return Results(table, scale, split, values, records, len(keys), frozenset(asked), former)

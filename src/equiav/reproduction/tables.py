@@ -14,7 +14,7 @@ from equiav.errors import ConfigError
 
 ScaleName = Literal["world", "real", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
-Task = Literal["retrieval", "retrieval_bank_s", "probe", "similarity", "cost"]
+Task = Literal["retrieval", "retrieval_bank_s", "retrieval_best", "probe", "similarity", "cost"]
 HeldOut = Literal["test", "validation"]
 Overrides = dict[str, Any]
 
@@ -26,11 +26,12 @@ def _shared_columns() -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for way, direction in (("V2A", "video_to_audio"), ("A2V", "audio_to_video")):
-        for metric, suffix in (("R@1", ""), ("R@10", " R@10")):
+        for metric, suffix in (("R@1", ""), ("R@10", " R@10"), ("MRR", " MRR"), ("median_rank", " median rank")):
             for bank, name in (("", ""), ("_bank_s", " (bank of S)")):
                 world, paper = (f"{task}{bank}" for task in ("retrieval", "transfer"))
                 at = {"world": f"{world}.{direction}.{metric}", "paper": f"{paper}.audioset.{direction}.{metric}"}
                 found[f"{way}{suffix}{name}"] = at
+            found[f"{way}{suffix} (best)"] = {"world": f"retrieval_best.{direction}.{metric}"}
         found[way]["real"] = f"retrieval.{direction}.P@1"
         found[f"{way} mAP"] = {"real": f"retrieval.{direction}.mAP"}
     for name, view in (("A", "audio"), ("V", "visual"), ("A-V", "audiovisual")):
@@ -81,6 +82,7 @@ class RetrievalSet(_Part):
 class Scale(_Part):
     """One size of the experiment: the recipe its rows change, the seeds, what is measured.
 
+    `finetune` changes recipes of fine-tuning, to fit the encoders that are pre-trained here.
     `similarity_on` names one of `sets`: where the predictor's similarity is measured if the run's data hold training
     clips only.
     """
@@ -91,6 +93,7 @@ class Scale(_Part):
     measure: tuple[Task, ...] = ("retrieval", "probe", "similarity")
     sets: dict[str, RetrievalSet] = Field(default_factory=dict)
     similarity_on: str | None = None
+    finetune: Overrides = Field(default_factory=dict)
     processes: int = Field(default=1, ge=1)
 
     @model_validator(mode="after")

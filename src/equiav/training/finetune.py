@@ -22,7 +22,7 @@ from equiav.build import (
 )
 from equiav.checkpoint import BEST, Checkpoint, load_checkpoint, save_checkpoint
 from equiav.config import Config, ShardsConfig
-from equiav.data import INDEX, META, ShardDataset, prepare, read_published
+from equiav.data import INDEX, META, PUBLISHED, ShardDataset, prepare, read_published
 from equiav.distributed import broadcast_flag, rank, world_size
 from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError
 from equiav.evaluation import RESULTS, Classification, Results, metrics_line
@@ -39,6 +39,7 @@ from equiav.types import Batch
 UNDEFINED = -1.0  # stands for a score without a value: below all that have one, and JSON can hold it
 METRICS = ("mAP", "accuracy", "d_prime")
 PREPARED = "data"  # in the run's folder, where a published layout was given
+BY_SPLITS = {"ucf101": ("classInd.txt", 3), "hmdb51": ("*_test_split1.txt", 3)}  # a file to know them by; splits
 
 
 class Finetuner(Trainer):
@@ -250,16 +251,16 @@ def evaluate_test(splits: LabelledSplits, out: Path, report: Report) -> dict[str
 def finetune_folds(config: Config, out: Path, report: Report = log.info) -> Results | None:
     """Fine-tunes and evaluates once per fold, in `out`/fold1 and so on; None if told to stop before the last.
 
-    `data.path` is a prepared folder whose clips have folds, or ESC-50 as it is published. Run again, it carries on.
+    `data.path` is a prepared folder whose clips have folds, or that of the first published split with those of the
+    others in `data.splits`; or ESC-50, UCF101 or HMDB51 as it is published. Run again, it carries on.
     """
     _, tune = finetuning_sections(config)
     if not isinstance(config.data, ShardsConfig):
         raise ConfigError("--folds needs a prepared folder or a published set (data.kind: shards)")
     found = {}
     with run_lock(out):
-        folder = _prepared(Path(config.data.path), out / PREPARED, report)
-        for fold in _folds(folder):
-            data = config.data.model_copy(update={"path": str(folder), "fold": fold})
+        for fold, place in _folds(config.data, out, report).items():
+            data = config.data.model_copy(update={**place, "splits": ()})
             done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, report))
             if done.outcome.interrupted:
                 return None
@@ -279,29 +280,42 @@ def _announced(fold: int, report: Report) -> Report:
     return lambda line: report(f"fold {fold}: {line}")
 
 
-def _prepared(path: Path, place: Path, report: Report) -> Path:
-    """The folder itself if it is prepared; ESC-50's published layout is prepared first, by the first process."""
-    if (path / META).is_file() and (path / INDEX).is_dir():
-        return path
+def _folds(data: ShardsConfig, out: Path, report: Report) -> dict[int, dict[str, Any]]:
+    """By the number of a fold or published split, what it changes in `data`; a published layout is prepared first."""
+    path = Path(data.path)
+    if data.splits:
+        return {n: {"path": folder} for n, folder in enumerate((data.path, *data.splits), 1)}
+    if not ((path / META).is_file() and (path / INDEX).is_dir()):
+        name = next((name for name, (file, _) in BY_SPLITS.items() if any(path.rglob(file))), "esc50")
+        if name in BY_SPLITS:
+            numbers = range(1, BY_SPLITS[name][1] + 1)
+            return {n: {"path": str(_prepare(name, n, path, out / f"{PREPARED}{n}", report))} for n in numbers}
+        path = _prepare(name, 1, path, out / PREPARED, report)
+    clips = ShardDataset(path, None)
+    found = sorted({int(clips.clip(i).fold or 0) for i in range(len(clips))} - {0})
+    if len(found) < 2:
+        raise DataError(
+            f"{path}: its clips have no folds; --folds is for sets published with some, as ESC-50 is, or with several "
+            "splits: name the folders of the others in data.splits"
+        )
+    return {fold: {"path": str(path), "fold": fold} for fold in found}
+
+
+def _prepare(name: str, split: int, path: Path, place: Path, report: Report) -> Path:
+    """Prepares a split of a published layout in `place`, by the first process."""
     failure: EquiAVError | None = None
     if rank() == 0:
         try:
-            found = read_published("esc50", path)
+            found = read_published(name, path, split=split)
             report(found.line())
-            prepare(found.clips, place, workers=os.cpu_count() or 1, need=("audio",), published=True, progress=report)
+            need = "audio" if PUBLISHED[name] == "audio" else "video"
+            cores = os.cpu_count() or 1
+            prepare(found.clips, place, workers=cores, need=(need,), published=True, progress=report)
         except EquiAVError as error:
             failure = error
     if broadcast_flag(failure is not None):
         raise failure or DataError(f"{path}: could not be prepared by the first process")
     return place
-
-
-def _folds(folder: Path) -> list[int]:
-    clips = ShardDataset(folder, None)
-    found = sorted({int(clips.clip(i).fold or 0) for i in range(len(clips))} - {0})
-    if len(found) < 2:
-        raise DataError(f"{folder}: its clips have no folds; --folds is for sets published with some, as ESC-50 is")
-    return found
 
 
 def _mean(results: dict[int, dict[str, float | None]]) -> dict[str, float | None]:
