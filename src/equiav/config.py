@@ -48,6 +48,7 @@ ADDED = (
     "optim.lr_scales",
     "optim.lora",
     "train.views",
+    "train.report_to",
     "data.splits",
 )
 # Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
@@ -563,7 +564,8 @@ class TrainConfig(Section):
     With `shrink_batch` a set too small for one batch gets a smaller one, with a notice, instead of a refusal.
     With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
     all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
-    block and computes the rest again for the gradient: the same numbers, less memory, more time.
+    block and computes the rest again for the gradient: the same numbers, less memory, more time. `report_to` are the
+    trackers that get every number of log.jsonl.
     """
 
     batch: Positive = 256
@@ -579,6 +581,7 @@ class TrainConfig(Section):
     evaluate_every: Positive | None = None
     checkpoint_every: Positive = 500
     keep: Positive = 2
+    report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)
 
     @model_validator(mode="after")
     def _length(self) -> TrainConfig:

@@ -94,3 +94,41 @@ def test_one_that_does_not_open_is_left_out(tmp_path):
     with pytest.warns(UserWarning, match="no tracker 'other'"):
         trackers = Trackers(["other"], tmp_path, 0, {})
     trackers.write({"train/loss": 1.0}, 1)
+
+
+def test_a_run_reports_and_survives_its_tracker(tmp_path, monkeypatch):
+    from equiav.training import Trainer, trackers
+    from equiav.training.log import LOG
+    from tests.training.small import small_config
+
+    real, seen = trackers._opened, []
+
+    def opened(name, folder, step, config):
+        if name == "tensorboard":
+            return real(name, folder, step, config)
+
+        def write(values, step):
+            seen.append((step, "train/loss" in values or "train/total" in values))
+            raise OSError("disk of the tracker is full")
+
+        return write, list
+
+    monkeypatch.setattr(trackers, "_opened", opened)
+    monkeypatch.setitem(PACKAGES, "wandb", "json")
+    config = small_config("train.steps=3", "train.log_every=1", "train.report_to=[tensorboard,wandb]")
+    with pytest.warns(UserWarning, match="wandb: OSError: disk of the tracker is full"):
+        Trainer(config, tmp_path / "run", lambda line: None).run()
+    assert seen[0][0] == 1
+    assert len(seen) == 1
+    lines = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3]
+
+
+def test_a_missing_tracker_is_refused_before_a_run_leaves_anything(tmp_path, monkeypatch):
+    from equiav.training import Trainer
+    from tests.training.small import small_config
+
+    monkeypatch.setitem(PACKAGES, "mlflow", "no_such_package")
+    with pytest.raises(EquiAVError, match="names mlflow, which is not installed"):
+        Trainer(small_config("train.steps=1", "train.report_to=[mlflow]"), tmp_path / "run", lambda line: None)
+    assert not (tmp_path / "run").exists()

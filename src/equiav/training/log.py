@@ -1,18 +1,18 @@
-"""What a run writes as it goes: JSON lines, TensorBoard, a live line with the time left."""
+"""What a run writes as it goes: JSON lines, trackers, a live line with the time left."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from equiav.errors import TrainingError
 from equiav.io import duration, write_whole
+from equiav.training.trackers import Trackers
 
 LOG = "log.jsonl"
-TENSORBOARD = "tensorboard"
 
 
 def cut_log(path: Path, step: int) -> None:
@@ -31,31 +31,28 @@ def cut_log(path: Path, step: int) -> None:
 
 
 class RunLog:
-    """JSON lines and TensorBoard side by side, continued from `step`."""
+    """JSON lines, and the trackers of the recipe beside them, continued from `step`."""
 
-    def __init__(self, folder: Path, step: int) -> None:
-        # Imported here: TensorBoard takes a second and only the first process writes it.
-        from torch.utils.tensorboard import SummaryWriter
-
+    def __init__(
+        self, folder: Path, step: int, trackers: Sequence[str] = (), config: Mapping[str, Any] | None = None
+    ) -> None:
         cut_log(folder / LOG, step)
         self._lines = (folder / LOG).open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1)
+        self._trackers = Trackers(trackers, folder, step, config or {})
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """One record: a line of JSON, and every number as a TensorBoard scalar."""
+        """One record: a line of JSON, and every number to the trackers."""
         try:
             self._lines.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
             self._lines.flush()
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
         except OSError as error:
             raise TrainingError(f"{self._lines.name}: cannot be written ({error.strerror})") from error
+        self._trackers.write({f"{kind}/{k}": v for k, v in values.items() if isinstance(v, int | float)}, step)
 
     def close(self) -> None:
-        """Closes both."""
+        """Closes all of them."""
         self._lines.close()
-        self._board.close()
+        self._trackers.close()
 
 
 class Progress:

@@ -50,6 +50,7 @@ from equiav.training.optim import (
     update_average,
 )
 from equiav.training.step import Step, StepOutput, prefetch
+from equiav.training.trackers import check_trackers
 from equiav.types import Batch
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,8 @@ class Trainer:
         masked = config.objective.kind == "masked"
         self.evaluators = evaluators or ((Reconstruction(examples=0),) if masked else (Retrieval(examples=0),))
         self._check_recipe()
+        if rank() == 0:
+            check_trackers(config.train.report_to)
         prepare_folder(out)
         self.clips = self._wanted(build_dataset(config, "train") if dataset is None else dataset)
         self.validation = self._validation() if validation is None else validation
@@ -242,7 +245,9 @@ class Trainer:
     def run(self) -> Outcome:
         """Trains to the end, or until told to stop; SIGTERM saves and returns."""
         before = signal.signal(signal.SIGTERM, self._on_signal)
-        journal = RunLog(self.out, self.step) if rank() == 0 else None
+        trackers = self.config.train.report_to
+        recipe = self.config.model_dump(mode="json")
+        journal = RunLog(self.out, self.step, trackers, recipe) if rank() == 0 else None
         try:
             if self.step < self.total:
                 self._loop(journal)
