@@ -9,7 +9,7 @@ import sys
 from equiav.cli import train, finetune  # isort: skip
 from equiav.cli import data, models, verify, localise, evaluate, equivariance  # isort: skip
 from equiav.cli import ablate  # isort: skip
-from equiav.cli import search, serve  # isort: skip
+from equiav.cli import embed, search, serve  # isort: skip
 from equiav.cli import hub  # isort: skip
 from equiav.cli.app import app
 from equiav.errors import EquiAVError
@@ -18,6 +18,7 @@ __all__ = [
     "ablate",
     "app",
     "data",
+    "embed",
     "equivariance",
     "evaluate",
     "finetune",

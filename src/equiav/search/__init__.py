@@ -1,6 +1,7 @@
 """An index of clips by their embeddings, searched with audio, an image, a video or another clip."""
 
 from equiav.search.build import index_folder, index_media, index_prepared
+from equiav.search.embed import EmbeddedFiles, embed_files
 from equiav.search.index import INDEX, Index, ask, verify_index
 from equiav.search.milvus import ABOUT, MilvusStore
 from equiav.search.records import PREPARED, SIDES, Entry, Filter, Hit, Query, Store, parse_filters
@@ -13,6 +14,7 @@ __all__ = [
     "INDEX",
     "PREPARED",
     "SIDES",
+    "EmbeddedFiles",
     "Entry",
     "Filter",
     "Hit",
@@ -25,6 +27,7 @@ __all__ = [
     "as_table",
     "ask",
     "code_parts",
+    "embed_files",
     "index_folder",
     "index_media",
     "index_prepared",
