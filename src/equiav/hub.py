@@ -63,7 +63,9 @@ def push(folder: Path, name: str, *, private: bool = False) -> str:
             commit_message="Upload an equiav checkpoint",
         )
     except Exception as error:
-        raise EquiAVError(f"{name}: not uploaded: {_reason(error, repository, revision)}") from error
+        reached = isinstance(error, hub.errors.HfHubHTTPError | ValueError)
+        reason = _reason(error, repository, revision) if reached else "the Hub cannot be reached"
+        raise EquiAVError(f"{name}: not uploaded: {reason}") from error
     return str(url)
 
 
