@@ -2,14 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+BASE := $(VENV)/.installed
+STAMP := $(VENV)/.installed-dev
 WORKERS ?= 2
 
 .PHONY: env demo test check fast format docs release-check clean
 
-env: $(STAMP)
+env: $(BASE)
 
-demo: $(STAMP)
+demo: $(BASE)
 	$(BIN)/equiav demo
 
 test: $(STAMP)
@@ -36,11 +37,16 @@ docs: $(STAMP)
 release-check:
 	$(PYTHON) tools/release_check.py
 
-$(STAMP): pyproject.toml
+# What the package itself needs, enough for the demo; then what tests, checks and documentation need beside it.
+$(BASE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 	  || { echo "equiav needs Python 3.10 or newer; set PYTHON=/path/to/python3.x"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+$(STAMP): $(BASE)
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $@
 
