@@ -44,16 +44,24 @@ def localise(
     ] = False,
     method: Method = None,
     seed: Annotated[int, typer.Option(help="Seed of the vectors drawn for --nearest.")] = 0,
+    video: Annotated[
+        Path | None, typer.Option(help="Write the whole video with the map over it and its sound here (.mp4).")
+    ] = None,
 ) -> None:
-    """Show where in the frame the sound comes from: heat-map overlays and a page.
+    """Show where in the frame the sound comes from: heat-map overlays and a page, or the video with the map over it.
 
     Looks at the beginning of each file, as much as the model hears at once. Files that cannot be used are skipped and
     listed; one file given alone that cannot be used is an error, and so is a folder without any that can.
     """
-    from equiav.evaluation import localise_files
+    from equiav.evaluation import localise_files, localise_video
     from equiav.inference import load_model
 
     chosen = _method(method)
+    if video is not None:
+        seconds = localise_video(load_model(model), source, video, audio=audio, method=chosen, report=say)
+        end_line()
+        print(f"{seconds:.1f} s of video: {video}")
+        return
     results = localise_files(
         load_model(model), source, out,
         audio=audio, frames=frames, nearest=nearest, method=chosen, seed=seed, report=say,

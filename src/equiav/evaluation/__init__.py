@@ -35,6 +35,7 @@ from equiav.evaluation.localisation import (
     token_scores,
     upsample,
 )
+from equiav.evaluation.overlays import localise_video
 from equiav.evaluation.probe import (
     TEMPERATURE,
     LinearProbe,
@@ -117,6 +118,7 @@ __all__ = [
     "linear_probes",
     "localise",
     "localise_files",
+    "localise_video",
     "mean_average_precision",
     "method_of",
     "metrics_line",

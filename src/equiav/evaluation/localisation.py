@@ -29,7 +29,7 @@ from equiav.io import Progress, write_whole
 from equiav.media import HOP_SECONDS, decode, square, to_float
 from equiav.models import AttentionPredictor, Branch, EquiAV
 from equiav.randomness import generator
-from equiav.report import heat_overlay, image_png, outlined, wav
+from equiav.report import heat_overlay, image_png, outlined, wav, whole_overlay
 from equiav.types import AUDIO, VISUAL, Clip, DecodedClip
 
 Method = Literal["blend", "removal", "centroid", "projection", "attention"]
@@ -467,14 +467,16 @@ def _localised(
 
     def pair(stem: str, frame: Tensor, heat: Tensor, overlaid: str) -> dict[str, str]:
         plain = f"{ASSETS}/{stem}.png"
-        write_whole(out / plain, image_png(pixels(frame, scale_of(frame))))
-        write_whole(out / overlaid, image_png(overlay(frame, heat)))
+        shown = pixels(frame, scale_of(frame))  # at its own size, small ones enlarged
+        write_whole(out / plain, image_png(shown))
+        write_whole(out / overlaid, image_png(whole_overlay(shown, heat.numpy())))
         return {"image": plain, "overlay": overlaid}
 
-    maps, squares = localise(model, waveform, clip.frames, method)
+    maps, _ = localise(model, waveform, clip.frames, method)
     heard = f"{ASSETS}/{name}.wav"
     write_whole(out / heard, wav(waveform.numpy(), clip.sample_rate))
-    shown = [pair(f"{name}-{k}", f, m, f"{name}-{k}.png") for k, (f, m) in enumerate(zip(squares, maps, strict=True))]
+    both = zip(clip.frames, maps, strict=True)
+    shown = [pair(f"{name}-{k}", f, m, f"{name}-{k}.png") for k, (f, m) in enumerate(both)]
     record: dict[str, Any] = {"audio": heard, "frames": shown}
     if nearest:
         middle = square(clip.frames[len(clip.frames) // 2][None], model.config.visual.size)[0]

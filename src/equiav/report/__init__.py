@@ -22,7 +22,7 @@ from equiav.report.figures import (
     spectrogram_row,
     value_table,
 )
-from equiav.report.images import data_uri, heat_overlay, image_png, outlined, wav
+from equiav.report.images import data_uri, heat_overlay, image_png, outlined, wav, whole_overlay
 from equiav.report.templates import render, write_page
 
 __all__ = [
@@ -52,5 +52,6 @@ __all__ = [
     "spectrogram_row",
     "value_table",
     "wav",
+    "whole_overlay",
     "write_page",
 ]

@@ -51,6 +51,21 @@ def heat_overlay(image: Pixels, heat: NDArray[np.float32], *, strength: float = 
     return np.asarray(np.round(mixed).clip(0, 255).astype(np.uint8))
 
 
+def whole_overlay(image: Pixels, heat: NDArray[np.float32], *, unseen: float = 0.6) -> Pixels:
+    """An image of any shape, at its own size, under the map of its middle square, which is all that a model sees.
+
+    `unseen` is the brightness of the rest.
+    """
+    height, width = image.shape[:2]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    middle = np.s_[top : top + side, left : left + side]
+    large = np.asarray(Image.fromarray(heat.astype(np.float32)).resize((side, side), Image.Resampling.BICUBIC))
+    drawn = image.copy() if height == width else (image * unseen).astype(np.uint8)
+    drawn[middle] = heat_overlay(image[middle], large)
+    return drawn
+
+
 def outlined(image: Pixels, boxes: NDArray[np.float32]) -> Pixels:
     """The image with one-pixel frames round the boxes (x0, y0, x1, y1)."""
     out = image.copy()
