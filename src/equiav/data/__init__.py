@@ -23,7 +23,6 @@ from equiav.data.paired_manifest import (
     COLUMNS,
     KINDS,
     MANIFEST,
-    SPLITS,
     Entry,
     assign_splits,
     open_files,
@@ -47,8 +46,9 @@ from equiav.data.shards import (
 )
 from equiav.data.sources import SUFFIXES, find_sources, split_of
 from equiav.data.synthetic.objects import HUES, PITCHES, RADII, TEMPI, Scene, SceneObject
-from equiav.data.synthetic.world import Difficulty, World, attribute_similarity
+from equiav.data.synthetic.world import Difficulty, World
 from equiav.data.workers import Failure, Workers, tick
+from equiav.types import SPLITS
 
 __all__ = [
     "COLUMNS",
@@ -88,7 +88,6 @@ __all__ = [
     "WorldDataset",
     "apart",
     "assign_splits",
-    "attribute_similarity",
     "balanced_weights",
     "collate",
     "evaluation_batches",
