@@ -607,20 +607,25 @@ def with_data(config: Config, path: Path | None, *, test: Path | None = None) ->
     A list stands for every split; `test` is another one, or another folder, for the test split alone.
     """
     if path is None:
+        if test is not None:
+            raise ConfigError(f"{test}: test clips go with other data; name those too (--data)")
         return config
-    before = config.data
+    before, other = config.data, None if test is None else str(test)
     data: PairedConfig | ShardsConfig | CavMaeConfig
     if path.suffix == ".json" and path.is_file():
         # As CAV-MAE's own loader does, an earlier frame stands in for a missing one; the first is reported.
-        places = {"train": str(path), "validation": None if test else str(path), "test": str(test or path)}
-        data = CavMaeConfig.model_validate({**places, "fallback": True})
+        whole = None if other else str(path)
+        data = CavMaeConfig(train=str(path), validation=whole, test=other or str(path), fallback=True)
     elif path.is_file() or ((path / MANIFEST).exists() and not ((path / META).exists() or (path / SHARDS).exists())):
-        given = {"path": str(path)}
-        data = before.model_copy(update=given) if isinstance(before, PairedConfig) else PairedConfig(path=str(path))
+        if other:
+            raise ConfigError(f"{path}: a collection paired by class has its own test split; leave out {other}")
+        data = PairedConfig(path=str(path))
+        data = before.model_copy(update={"path": data.path}) if isinstance(before, PairedConfig) else data
     else:
-        own = {"validation": None, "test": None if test is None else str(test), "fold": None, "splits": ()}
-        given = {"path": str(path), **own}
-        data = before.model_copy(update=given) if isinstance(before, ShardsConfig) else ShardsConfig(**given)
+        data = ShardsConfig(path=str(path), test=other)
+        if isinstance(before, ShardsConfig):
+            kept = {"path": data.path, "test": other, "validation": None, "fold": None, "splits": ()}
+            data = before.model_copy(update=kept)
     return config.model_copy(update={"data": data})
 
 

@@ -12,7 +12,7 @@ from equiav.checkpoint import save_model
 from equiav.cli import app
 from equiav.config import load_config
 from equiav.data import World
-from equiav.errors import DataError
+from equiav.errors import ConfigError, DataError
 from tests.training.small import SMOKE
 
 CLIPS = 12
@@ -79,6 +79,8 @@ def test_localisation(model, lists, tmp_path):
 def test_probe(model, lists, tmp_path):
     with pytest.raises(DataError, match="one list cannot train and judge a probe; give another with --test"):
         results(tmp_path, "probe", model, "--data", lists / "all.json")
+    with pytest.raises(ConfigError, match="test clips go with other data"):
+        results(tmp_path, "probe", model, "--test", lists / "test.json")
     record, _ = results(tmp_path, "probe", model, "--data", lists / "train.json", "--test", lists / "test.json")
     assert record["probe"]["audio"]["linear probe"]["accuracy"] is not None
     assert "a tenth of the training sources" in json.dumps(record)

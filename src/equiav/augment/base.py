@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
@@ -63,11 +64,34 @@ def keep_on(on: Bool[Tensor, " batch"], values: Tensor, default: float = 0.0) ->
     return torch.where(on[:, None], values, default)
 
 
-def with_flag(draw: Draw) -> Tensor:
-    """The usual code: the flag, then the values as drawn."""
-    return torch.cat([draw.on[:, None].float(), draw.values], dim=1)
+class Transform(ABC):
+    """An augmentation that tosses a coin per sample, and changes those on heads by the values drawn for them."""
 
+    slots: ClassVar[tuple[str, ...]]
+    p: float
 
-def chosen(on: Bool[Tensor, " batch"], like: Tensor) -> Tensor:
-    """Indices of the samples that are on, on the device of `like`; the draw is on the CPU, so nothing waits."""
-    return on.nonzero()[:, 0].to(like.device)
+    def sample(self, batch: int, rng: torch.Generator) -> Draw:
+        """Coins, and the values where they fell on heads."""
+        on = coins(batch, self.p, rng)
+        return Draw(on, keep_on(on, self.values(batch, rng)))
+
+    def encode(self, draw: Draw) -> Tensor:
+        """The flag, then the values as drawn."""
+        return torch.cat([draw.on[:, None].float(), draw.values], dim=1)
+
+    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+        """The batch with the samples that are on changed; the draw is on the CPU, so that nothing waits for a GPU."""
+        if not draw.on.any():
+            return x
+        if draw.on.all():
+            return self.change(x, draw.values)
+        index = draw.on.nonzero()[:, 0].to(x.device)
+        return x.index_copy(0, index, self.change(x[index], draw.values[draw.on]))
+
+    def values(self, batch: int, rng: torch.Generator) -> Float[Tensor, "batch parameters"]:
+        """Parameters of every sample; none by default."""
+        return torch.empty(batch, 0)
+
+    @abstractmethod
+    def change(self, x: Tensor, values: Tensor) -> Tensor:
+        """Samples x of shape (B, C, H, W) or (B, C, T, F), each changed by its row of values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -42,33 +41,21 @@ class VectorSource(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class PipelineDraw(Mapping[str, Draw]):
-    """The draws of every part of a pipeline for one batch."""
-
-    parts: dict[str, Draw]
-
-    def __getitem__(self, name: str) -> Draw:
-        return self.parts[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.parts)
-
-    def __len__(self) -> int:
-        return len(self.parts)
+class PipelineDraw(dict[str, Draw]):
+    """The draws of every part of a pipeline for one batch, by the part's name; never changed, only copied."""
 
     @property
     def batch(self) -> int:
         """How many samples were drawn for."""
-        return len(next(iter(self.parts.values())))
+        return len(next(iter(self.values())))
 
     def rows(self, start: int, stop: int) -> PipelineDraw:
         """The draws of samples `start` up to `stop`: what one rank or micro-batch takes of the global batch."""
-        return PipelineDraw({name: draw.rows(start, stop) for name, draw in self.parts.items()})
+        return PipelineDraw({name: draw.rows(start, stop) for name, draw in self.items()})
 
     def with_part(self, name: str, draw: Draw) -> PipelineDraw:
         """The same draws but for one part."""
-        return PipelineDraw({**self.parts, name: draw})
+        return PipelineDraw({**self, name: draw})
 
 
 def neutral(part: Augmentation, batch: int) -> Draw:

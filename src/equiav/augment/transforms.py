@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from equiav.augment.base import Draw, chosen, coins, keep_on, uniform, with_flag
+from equiav.augment.base import Draw, Transform, coins, keep_on, uniform
 
 TRIES = 10
 
@@ -43,11 +43,11 @@ def _source(start: Float[Tensor, " b"], size: Float[Tensor, " b"], length: int) 
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop:
+class RandomResizedCrop(Transform):
     """A box of random area and aspect, stretched to the full size; for a spectrogram x runs along time.
 
     `x_axis` and `y_axis` are the tensor axes that the box's x, w and y, h belong to. The aspect is relative to
-    that of the whole input, so that a long spectrogram is cropped like a picture.
+    that of the whole input, so that a long spectrogram is cropped like an image.
     """
 
     area: tuple[float, float] = (0.08, 1.0)
@@ -57,9 +57,8 @@ class RandomResizedCrop:
     y_axis: int = 2
     slots: ClassVar[tuple[str, ...]] = ("on", "x", "y", "w", "h")
 
-    def sample(self, batch: int, rng: torch.Generator) -> Draw:
-        """Values x, y, w, h as fractions; of several proposals the first that fits inside is taken."""
-        on = coins(batch, self.p, rng)
+    def values(self, batch: int, rng: torch.Generator) -> Tensor:
+        """x, y, w, h as fractions of the whole; of several proposals the first that fits inside is taken."""
         area = uniform(*self.area, (batch, TRIES), rng)
         log_low, log_high = torch.tensor(self.aspect).log().tolist()
         aspect = uniform(log_low, log_high, (batch, TRIES), rng).exp()
@@ -68,53 +67,32 @@ class RandomResizedCrop:
         first = fits.int().argmax(dim=1, keepdim=True)  # 0 where none fits: cut down to the whole below
         w, h = w.gather(1, first)[:, 0].clamp(max=1), h.gather(1, first)[:, 0].clamp(max=1)
         at = torch.rand(batch, 2, generator=rng)
-        x, y = at[:, 0] * (1 - w), at[:, 1] * (1 - h)
-        return Draw(on, keep_on(on, torch.stack([x, y, w, h], dim=1)))
+        return torch.stack([at[:, 0] * (1 - w), at[:, 1] * (1 - h), w, h], dim=1)
 
-    def encode(self, draw: Draw) -> Tensor:
-        """Flag, x, y, w, h, each a fraction of the whole."""
-        return with_flag(draw)
-
-    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+    def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, C, H, W) or (B, C, T, F)."""
-        index = chosen(draw.on, x)
-        if len(index) == 0:
-            return x
-        values = draw.values[draw.on].to(x.device)
-        x_size, y_size = x.shape[self.x_axis], x.shape[self.y_axis]
-        along_x = (values[:, 0] * x_size, values[:, 2] * x_size)
-        along_y = (values[:, 1] * y_size, values[:, 3] * y_size)
-        rows, columns = (along_y, along_x) if self.y_axis == 2 else (along_x, along_y)
-        box = torch.stack([rows[0], columns[0], rows[1], columns[1]], dim=1)
-        if len(index) == len(x):
-            return resized_crop(x, box)
-        return x.index_copy(0, index, resized_crop(x[index], box))
+        sizes = torch.tensor([x.shape[self.x_axis], x.shape[self.y_axis]] * 2)
+        left, top, width, height = (values * sizes).to(x.device).unbind(dim=1)
+        if self.y_axis == 2:
+            return resized_crop(x, torch.stack([top, left, height, width], dim=1))
+        return resized_crop(x, torch.stack([left, top, width, height], dim=1))
 
 
 @dataclass(frozen=True)
-class HorizontalFlip:
-    """Mirrors one axis: the width of a picture, the time of a spectrogram."""
+class HorizontalFlip(Transform):
+    """Mirrors one axis: the width of an image, the time of a spectrogram."""
 
     p: float = 0.5
     axis: int = 3
     slots: ClassVar[tuple[str, ...]] = ("on",)
 
-    def sample(self, batch: int, rng: torch.Generator) -> Draw:
-        """Only the coin."""
-        return Draw(coins(batch, self.p, rng), torch.empty(batch, 0))
-
-    def encode(self, draw: Draw) -> Tensor:
-        """The flag alone."""
-        return with_flag(draw)
-
-    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+    def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, C, H, W) or (B, C, T, F)."""
-        index = chosen(draw.on, x)
-        return x.index_copy(0, index, x[index].flip(self.axis)) if len(index) else x
+        return x.flip(self.axis)
 
 
 @dataclass(frozen=True)
-class TimeShift:
+class TimeShift(Transform):
     """A circular shift along time by at most half the length either way: what leaves at one end enters at the other.
 
     So every rotation is reached, and each by one shift only.
@@ -123,19 +101,14 @@ class TimeShift:
     p: float = 0.8
     slots: ClassVar[tuple[str, ...]] = ("on", "shift")
 
-    def sample(self, batch: int, rng: torch.Generator) -> Draw:
+    def values(self, batch: int, rng: torch.Generator) -> Tensor:
         """Shift as a fraction of the length, in [-0.5, 0.5)."""
-        on = coins(batch, self.p, rng)
-        return Draw(on, keep_on(on, uniform(-0.5, 0.5, (batch, 1), rng)))
+        return uniform(-0.5, 0.5, (batch, 1), rng)
 
-    def encode(self, draw: Draw) -> Tensor:
-        """Flag and shift / T."""
-        return with_flag(draw)
-
-    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+    def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, C, T, F); a positive shift moves the sound to a later time."""
         length = x.shape[2]
-        steps = (draw.values[:, 0] * length).round().long()
+        steps = (values[:, 0] * length).round().long()
         index = (torch.arange(length) - steps[:, None]) % length
         # Row by row copies beat a gather over every element tenfold.
         rows = (torch.arange(len(x))[:, None] * length + index).flatten().to(x.device)
@@ -143,7 +116,7 @@ class TimeShift:
         return flat.view(len(x), length, x.shape[1], x.shape[3]).transpose(1, 2)
 
 
-Picture = Float[Tensor, "b c h w"]
+Image = Float[Tensor, "b c h w"]
 Factor = Float[Tensor, " b"]
 
 # ITU-R BT.601 luma, the weights every image library uses for greyscale.
@@ -151,7 +124,7 @@ LUMA = (0.2989, 0.587, 0.114)
 OPERATIONS = ("brightness", "contrast", "saturation", "hue")
 
 
-def grey(x: Picture) -> Float[Tensor, "b 1 h w"]:
+def grey(x: Image) -> Float[Tensor, "b 1 h w"]:
     """Luma of an RGB batch; one channel stays what it is."""
     if x.shape[1] == 1:
         return x
@@ -159,26 +132,26 @@ def grey(x: Picture) -> Float[Tensor, "b 1 h w"]:
     return (LUMA[0] * r + LUMA[1] * g + LUMA[2] * b)[:, None]
 
 
-def _blend(x: Picture, other: Tensor, factor: Factor) -> Picture:
+def _blend(x: Image, other: Tensor, factor: Factor) -> Image:
     return torch.lerp(other.expand_as(x), x, factor[:, None, None, None])
 
 
-def brightness(x: Picture, factor: Factor) -> Picture:
+def brightness(x: Image, factor: Factor) -> Image:
     """Multiplies every value."""
     return x * factor[:, None, None, None]
 
 
-def contrast(x: Picture, factor: Factor) -> Picture:
+def contrast(x: Image, factor: Factor) -> Image:
     """Scales about the mean luma."""
     return _blend(x, grey(x).mean(dim=(1, 2, 3), keepdim=True), factor)
 
 
-def saturation(x: Picture, factor: Factor) -> Picture:
+def saturation(x: Image, factor: Factor) -> Image:
     """Scales about the luma of each pixel."""
     return _blend(x, grey(x), factor)
 
 
-def hue(x: Picture, shift: Factor) -> Picture:
+def hue(x: Image, shift: Factor) -> Image:
     """Turns the colour circle by `shift` (1 = once round, at most half), through HSV; values lie in [0, 1]."""
     r, g, b = x.unbind(dim=1)
     value = torch.maximum(torch.maximum(r, g), b)
@@ -198,7 +171,7 @@ def hue(x: Picture, shift: Factor) -> Picture:
 _OPERATORS = (brightness, contrast, saturation, hue)
 
 
-def gaussian_blur(x: Picture, sigma: Factor, radius: int) -> Picture:
+def gaussian_blur(x: Image, sigma: Factor, radius: int) -> Image:
     """Separable Gaussian of 2 * radius + 1 taps with its own sigma per sample; edges are reflected."""
     taps = torch.arange(-radius, radius + 1, device=x.device, dtype=x.dtype)
     kernel = torch.exp(-0.5 * (taps / sigma.to(x.dtype)[:, None]) ** 2)
@@ -211,12 +184,12 @@ def gaussian_blur(x: Picture, sigma: Factor, radius: int) -> Picture:
 
 
 @dataclass(frozen=True)
-class ColorJitter:
+class ColorJitter(Transform):
     """Brightness, contrast, saturation and hue in an order of their own for each sample.
 
     `strengths` holds one entry per operation; with two of them (a spectrogram has no colour) the order is a
     permutation of those two and the slots of saturation and hue stay at their default. `bounds` are the values
-    that stand for black and white: the operations work on (x - black) / (white - black). Pictures are clamped
+    that stand for black and white: the operations work on (x - black) / (white - black). Images are clamped
     between them after each operation, spectrograms are not.
     """
 
@@ -224,25 +197,16 @@ class ColorJitter:
     p: float = 0.8
     bounds: tuple[float, float] = (0.0, 1.0)
     clamp: bool = True
-    slots: ClassVar[tuple[str, ...]] = (
-        "on",
-        *(f"order_{i}" for i in range(4)),
-        *OPERATIONS,
-    )
-    operations: int = field(init=False, default=4)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "operations", len(self.strengths))
+    slots: ClassVar[tuple[str, ...]] = ("on", *(f"order_{i}" for i in range(4)), *OPERATIONS)
 
     def sample(self, batch: int, rng: torch.Generator) -> Draw:
         """Values: the order (4), then factor - 1 of brightness, contrast, saturation, and the hue's shift."""
-        n = self.operations
+        n = len(self.strengths)
         on = coins(batch, self.p, rng)
         order = torch.arange(4).repeat(batch, 1)
         shuffled = torch.rand(batch, n, generator=rng).argsort(dim=1)
         order[:, :n] = torch.where(on[:, None], shuffled, order[:, :n])
-        strengths = torch.tensor(self.strengths)
-        change = (torch.rand(batch, n, generator=rng) * 2 - 1) * strengths
+        change = (torch.rand(batch, n, generator=rng) * 2 - 1) * torch.tensor(self.strengths)
         factors = F.pad(keep_on(on, change), (0, 4 - n))
         return Draw(on, torch.cat([order.float(), factors], dim=1))
 
@@ -251,35 +215,26 @@ class ColorJitter:
         scale = torch.tensor([1 / 3] * 4 + [1.0] * 4)
         return torch.cat([draw.on[:, None].float(), draw.values * scale], dim=1)
 
-    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+    def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, C, H, W); the k-th operation of every sample's own order, k = 0, 1, ..."""
-        index = chosen(draw.on, x)
-        if len(index) == 0:
-            return x
-        values = draw.values[draw.on]
-        order, change = values[:, : self.operations].long(), values[:, 4 : 4 + self.operations]
         low, high = self.bounds
-        y = (x[index] - low) / (high - low)
-        for step in range(self.operations):
-            y = self._step(y, order[:, step], change)
-        return x.index_copy(0, index, y * (high - low) + low)
-
-    def _step(self, y: Picture, operation: Int[Tensor, " b"], change: Float[Tensor, "b n"]) -> Picture:
-        """One operation per sample: samples that do the same thing now do it together."""
-        out = torch.empty_like(y)  # every sample does exactly one operation now
-        for number, operator in enumerate(_OPERATORS[: self.operations]):
-            rows = operation == number
-            if not rows.any():
-                continue
-            index = chosen(rows, y)
-            amount = change[rows, number].to(y.device)
-            part = operator(y[index], amount if operator is hue else amount + 1)
-            out.index_copy_(0, index, part.clamp_(0, 1) if self.clamp else part)
-        return out
+        y = (x - low) / (high - low)
+        for operation in values[:, : len(self.strengths)].long().unbind(dim=1):
+            out = torch.empty_like(y)  # every sample does exactly one operation now; those that do the same, together
+            for number, operator in enumerate(_OPERATORS[: len(self.strengths)]):
+                rows = operation == number
+                if not rows.any():
+                    continue
+                index = rows.nonzero()[:, 0].to(y.device)
+                amount = values[rows, 4 + number].to(y.device)
+                part = operator(y[index], amount if operator is hue else amount + 1)
+                out.index_copy_(0, index, part.clamp_(0, 1) if self.clamp else part)
+            y = out
+        return y * (high - low) + low
 
 
 @dataclass(frozen=True)
-class GaussianBlur:
+class GaussianBlur(Transform):
     """Gaussian blur, sigma in pixels of the input as given; `radius` taps on either side."""
 
     sigma: tuple[float, float] = (0.1, 2.0)
@@ -287,47 +242,33 @@ class GaussianBlur:
     radius: int = 4
     slots: ClassVar[tuple[str, ...]] = ("on", "sigma")
 
-    def sample(self, batch: int, rng: torch.Generator) -> Draw:
+    def values(self, batch: int, rng: torch.Generator) -> Tensor:
         """Sigma in pixels."""
-        on = coins(batch, self.p, rng)
-        return Draw(on, keep_on(on, uniform(*self.sigma, (batch, 1), rng)))
+        return uniform(*self.sigma, (batch, 1), rng)
 
     def encode(self, draw: Draw) -> Tensor:
         """Flag and sigma / 2."""
         return torch.cat([draw.on[:, None].float(), draw.values / 2], dim=1)
 
-    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+    def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, C, H, W) or (B, C, T, F)."""
-        index = chosen(draw.on, x)
-        if len(index) == 0:
-            return x
-        sigma = draw.values[draw.on, 0].to(x.device)
-        return x.index_copy(0, index, gaussian_blur(x[index], sigma, self.radius))
+        return gaussian_blur(x, values[:, 0].to(x.device), self.radius)
 
 
 @dataclass(frozen=True)
-class Greyscale:
+class Greyscale(Transform):
     """Replaces the three channels by their luma."""
 
     p: float = 0.2
     slots: ClassVar[tuple[str, ...]] = ("on",)
 
-    def sample(self, batch: int, rng: torch.Generator) -> Draw:
-        """Only the coin."""
-        return Draw(coins(batch, self.p, rng), torch.empty(batch, 0))
-
-    def encode(self, draw: Draw) -> Tensor:
-        """The flag alone."""
-        return with_flag(draw)
-
-    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+    def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, 3, H, W)."""
-        index = chosen(draw.on, x)
-        return x.index_copy(0, index, grey(x[index]).expand(-1, x.shape[1], -1, -1)) if len(index) else x
+        return grey(x).expand(-1, x.shape[1], -1, -1)
 
 
 @dataclass(frozen=True)
-class SpecAugment:
+class SpecAugment(Transform):
     """Masks one span of time and one band of frequency with 0, the mean of a standardised spectrogram."""
 
     max_time: float = 192 / 1024
@@ -335,28 +276,18 @@ class SpecAugment:
     p: float = 0.8
     slots: ClassVar[tuple[str, ...]] = ("on", "time_start", "time_end", "frequency_start", "frequency_end")
 
-    def sample(self, batch: int, rng: torch.Generator) -> Draw:
-        """Values: start and end of both masks, as fractions of the whole."""
-        on = coins(batch, self.p, rng)
+    def values(self, batch: int, rng: torch.Generator) -> Tensor:
+        """Start and end of both masks, as fractions of the whole."""
         width = torch.rand(batch, 2, generator=rng) * torch.tensor([self.max_time, self.max_frequency])
         start = torch.rand(batch, 2, generator=rng) * (1 - width)
-        spans = torch.stack([start, start + width], dim=2).flatten(1)
-        return Draw(on, keep_on(on, spans))
+        return torch.stack([start, start + width], dim=2).flatten(1)
 
-    def encode(self, draw: Draw) -> Tensor:
-        """Flag, time start, time end (/ T), frequency start, frequency end (/ F)."""
-        return with_flag(draw)
-
-    def apply(self, x: Tensor, draw: Draw) -> Tensor:
+    def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, C, T, F)."""
-        index = chosen(draw.on, x)
-        if len(index) == 0:
-            return x
-        values = draw.values[draw.on].to(x.device)
+        values = values.to(x.device)
         time = _inside(values[:, 0:2], x.shape[2])
         frequency = _inside(values[:, 2:4], x.shape[3])
-        masked = x[index].masked_fill((time[:, :, None] | frequency[:, None, :])[:, None], 0.0)
-        return x.index_copy(0, index, masked)
+        return x.masked_fill((time[:, :, None] | frequency[:, None, :])[:, None], 0.0)
 
 
 def _inside(span: Tensor, size: int) -> Bool[Tensor, "b size"]:

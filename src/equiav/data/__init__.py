@@ -21,7 +21,6 @@ from equiav.data.loader import Schedule, apart, balanced_weights, evaluation_bat
 from equiav.data.paired import PairedDataset, PairedSet, loudest, read_paired
 from equiav.data.paired_manifest import (
     MANIFEST,
-    SPLITS,
     Entry,
     assign_splits,
     open_files,
@@ -46,8 +45,9 @@ from equiav.data.shards import (
 )
 from equiav.data.sources import IMAGE_SUFFIXES, SUFFIXES, find_sources, split_of
 from equiav.data.synthetic.objects import HUES, PITCHES, RADII, TEMPI, Scene, SceneObject
-from equiav.data.synthetic.world import Difficulty, World, attribute_similarity
+from equiav.data.synthetic.world import Difficulty, World
 from equiav.media import Failure, Workers, tick
+from equiav.types import SPLITS
 
 __all__ = [
     "HUES",
@@ -86,7 +86,6 @@ __all__ = [
     "WorldDataset",
     "apart",
     "assign_splits",
-    "attribute_similarity",
     "balanced_weights",
     "collate",
     "evaluation_batches",

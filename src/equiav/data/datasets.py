@@ -279,12 +279,6 @@ class LabelledDataset(Subset):
         # Flat arrays: a list of tuples for millions of clips would take gigabytes.
         self._numbers, self._ends = np.array(found, np.int32), np.array(ends, np.int64)
 
-    def labels(self, index: int) -> Labels:
-        """The labels of one clip."""
-        assert self.classes is not None
-        start = int(self._ends[index - 1]) if index else 0
-        return tuple(self.classes[n] for n in self._numbers[start : int(self._ends[index])])
-
     def targets(self, indices: Sequence[int] | None = None) -> Float[Tensor, "n classes"]:
         """One row per clip (all of them, or those named), 1 where it has the class."""
         assert self.classes is not None

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Literal, cast, get_args
 
@@ -115,7 +116,9 @@ def open_files(root: Path) -> Iterator[Callable[[str], bytes]]:
     try:
         with tarfile.open(root) as tar:
             members = [m for m in tar.getmembers() if m.isfile()]
-            files = {PurePosixPath(m.name): lambda m=m: cast(IO[bytes], tar.extractfile(m)).read() for m in members}
+            files = {
+                PurePosixPath(m.name): partial(lambda m: cast(IO[bytes], tar.extractfile(m)).read(), m) for m in members
+            }
             top = next((path.parent for path in files if path.name == MANIFEST), PurePosixPath())
             yield read
     except (tarfile.TarError, EOFError) as error:

@@ -1,7 +1,7 @@
 """The generated world: clips of known truth, drawn and sounded from a seed."""
 
 from equiav.data.synthetic.objects import HUES, KINDS, PITCHES, RADII, TEMPI, Background, Scene, SceneObject
-from equiav.data.synthetic.world import Difficulty, World, attribute_similarity
+from equiav.data.synthetic.world import Difficulty, World
 
 __all__ = [
     "HUES",
@@ -14,5 +14,4 @@ __all__ = [
     "Scene",
     "SceneObject",
     "World",
-    "attribute_similarity",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -92,32 +91,23 @@ class World:
             noise_tilt=rng.uniform(0.0, 0.9),
         )
 
-    def waveform_of(self, scene: Scene) -> Float[Tensor, " samples"]:
-        """The waveform of a scene, also of one that was changed by hand."""
+    def waveform(self, which: int | Scene) -> Float[Tensor, " samples"]:
+        """What is heard in a clip, by its number or by its scene (which may have been changed by hand); in [-1, 1]."""
+        scene = self.scene(which) if isinstance(which, int) else which
         rng = self._rng(AUDIO, scene.index)
         return torch.from_numpy(sounds.mix(scene, samples=self.samples, sample_rate=self.sample_rate, rng=rng))
 
-    def video_of(self, scene: Scene) -> UInt8[Tensor, "frames 3 size size"]:
-        """The frames of a scene, also of one that was changed by hand."""
+    def video(self, which: int | Scene) -> UInt8[Tensor, "frames 3 size size"]:
+        """What is seen in a clip, by its number or by its scene."""
+        scene = self.scene(which) if isinstance(which, int) else which
         rng = self._rng(VIDEO, scene.index)
         return torch.from_numpy(drawing.paint(scene, size=self.size, frames=self.frames, rng=rng))
 
-    def boxes_of(self, scene: Scene) -> Float[Tensor, "frames sounding 4"]:
-        """Where the sounding objects of a scene are: (x0, y0, x1, y1) in pixels, in the order of `scene.sounding`."""
+    def boxes(self, which: int | Scene) -> Float[Tensor, "frames sounding 4"]:
+        """Where the sounding objects of a clip are: (x0, y0, x1, y1) in pixels, in the order of `scene.sounding`."""
+        scene = self.scene(which) if isinstance(which, int) else which
         found = [drawing.boxes(item, size=self.size, frames=self.frames) for item in scene.sounding]
         return torch.from_numpy(np.stack(found, axis=1)) if found else torch.zeros(self.frames, 0, 4)
-
-    def waveform(self, index: int) -> Float[Tensor, " samples"]:
-        """What is heard in clip `index`, in [-1, 1]."""
-        return self.waveform_of(self.scene(index))
-
-    def video(self, index: int) -> UInt8[Tensor, "frames 3 size size"]:
-        """What is seen in clip `index`."""
-        return self.video_of(self.scene(index))
-
-    def boxes(self, index: int) -> Float[Tensor, "frames sounding 4"]:
-        """Where the sounding objects of clip `index` are, in pixels."""
-        return self.boxes_of(self.scene(index))
 
     def _rng(self, purpose: int, index: int) -> np.random.Generator:
         if index < 0:
@@ -188,28 +178,3 @@ def _background(hard: Difficulty, rng: np.random.Generator) -> Background:
         cells=int(rng.integers(3, 10)),
         grain=rng.uniform(*hard.grain),
     )
-
-
-def attribute_similarity(scenes_heard: Sequence[Scene], scenes_seen: Sequence[Scene]) -> Float[Tensor, "heard seen"]:
-    """The oracle of retrieval: how well what is heard in scene i fits the objects seen in scene j, silent or not.
-
-    Every voice looks for the visible object nearest to it in kind, size and hue (each from 0 to 1); minus the
-    squared distance, averaged over the voices.
-    """
-    if not all(scene.sounding for scene in scenes_heard) or not all(scene.objects for scene in scenes_seen):
-        raise DataError("scenes to compare need something that sounds and something to see")
-    voices_heard, owner = _attributes([scene.sounding for scene in scenes_heard])
-    seen, place = _attributes([scene.objects for scene in scenes_seen])
-    squared = (voices_heard[:, None, 1:] - seen[None, :, 1:]).square().sum(dim=2)
-    squared += voices_heard[:, None, 0] != seen[None, :, 0]
-    nearest = torch.full((len(voices_heard), len(scenes_seen)), torch.inf)
-    nearest = nearest.scatter_reduce(1, place.expand(len(voices_heard), -1), squared, "amin")
-    total = torch.zeros(len(scenes_heard), len(scenes_seen)).index_add(0, owner, nearest)
-    return -total / owner.bincount(minlength=len(scenes_heard))[:, None]
-
-
-def _attributes(groups: Sequence[tuple[SceneObject, ...]]) -> tuple[Tensor, Tensor]:
-    """Kind, size and hue of all objects in a row (n, 3), and the number of the group each belongs to (n,)."""
-    rows = [(KINDS.index(item.kind), item.relative_size, item.relative_hue) for group in groups for item in group]
-    owner = [number for number, group in enumerate(groups) for _ in group]
-    return torch.tensor(rows, dtype=torch.float32).view(-1, 3), torch.tensor(owner, dtype=torch.long)
