@@ -32,6 +32,7 @@ ADDED = (
     "model.audio",
     "model.visual",
     "modalities",
+    "train.timeout",
 )
 LONGEST = 1 << 16  # characters of a recipe; PyYAML needs seconds for more
 MOST_TOKENS = 65_536  # of one input
@@ -411,6 +412,9 @@ class TrainConfig(Section):
     With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
     all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
     block and computes the rest again for the gradient: the same numbers, less memory, more time.
+
+    A loader that gives no batch for `timeout` seconds ends the run, and so does a rank that the others wait for twice
+    as long; the newest checkpoint stays. A run may be resumed with another `timeout`.
     """
 
     batch: Positive = 256
@@ -426,6 +430,7 @@ class TrainConfig(Section):
     evaluate_every: Positive | None = None
     checkpoint_every: Positive = 500
     keep: Positive = 2
+    timeout: PositiveFloat = 1800.0
 
     @model_validator(mode="after")
     def _length(self) -> TrainConfig:

@@ -26,7 +26,9 @@ def folder(tmp_path):
     config = small_config()
     model = build_model(config)
     state = {f"state.{k}": v for k, v in model.state_dict().items()}
-    save_model(tmp_path / "model", config, model.state_dict(), {"kind": "pretrained", "step": 3, "total": 9}, state=state)
+    save_model(
+        tmp_path / "model", config, model.state_dict(), {"kind": "pretrained", "step": 3, "total": 9}, state=state
+    )
     return tmp_path / "model"
 
 
@@ -47,8 +49,7 @@ def test_no_flipped_bit_goes_unnoticed(folder):
         assert problems, (path, place)
         assert not any("\n" in line for line in problems)
         with pytest.raises(CheckpointError, match=r"differs|damaged|format|not among") as caught:
-            load_checkpoint(folder)
-            load_state(folder)
+            load_checkpoint(folder), load_state(folder)
         assert "\n" not in str(caught.value)
         path.write_bytes(data)
     assert verify_checkpoint(folder) == []

@@ -33,7 +33,7 @@ def finetune(
 
     config = load_config(recipe, tuple(overrides or ()))
     out = out or Path("runs") / "finetune" / recipe.stem
-    with started():
+    with started(config.train.timeout):
         if folds:
             results = finetune_folds(config, out, say)
             lines, interrupted = list(results.lines) if results else [], results is None
