@@ -50,6 +50,7 @@ ADDED = (
     "train.views",
     "train.report_to",
     "data.splits",
+    "train.timeout",
 )
 # Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
 CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
@@ -566,6 +567,9 @@ class TrainConfig(Section):
     all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
     block and computes the rest again for the gradient: the same numbers, less memory, more time. `report_to` are the
     trackers that get every number of log.jsonl.
+
+    A loader that gives no batch for `timeout` seconds ends the run, and so does a rank that the others wait for twice
+    as long; the newest checkpoint stays. A run may be resumed with another `timeout`, and reporting elsewhere.
     """
 
     batch: Positive = 256
@@ -582,6 +586,7 @@ class TrainConfig(Section):
     checkpoint_every: Positive = 500
     keep: Positive = 2
     report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)
+    timeout: PositiveFloat = 1800.0
 
     @model_validator(mode="after")
     def _length(self) -> TrainConfig:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from equiav.errors import TrainingError
+
 T = TypeVar("T")
+RESUME = "the newest checkpoint is kept: run the same command again to resume"
+LOST = ("gloo", "Gloo", "NCCL", "Connection closed", "Connection reset", "Timed out", "timed out")
+GRACE = 10.0  # seconds in which ranks that lost another one say so
 
 
 def active() -> bool:
@@ -20,18 +28,55 @@ def active() -> bool:
 
 
 @contextmanager
-def started() -> Iterator[None]:
-    """Joins the process group that torchrun describes in the environment, for the time of the block."""
+def started(timeout: float = 1800.0) -> Iterator[None]:
+    """Joins the process group that torchrun describes in the environment, for the time of the block.
+
+    Ranks that wait for another one twice `timeout` seconds, or lose it, end in one line that names it. Twice: a rank
+    whose own loader stands still says so first.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=2 * timeout))
     try:
         yield
+    except Exception as error:
+        lost = isinstance(error, RuntimeError) and any(sign in str(error) for sign in LOST)
+        if lost:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it as soon as one rank has ended
+        told = _tell_ranks("" if lost else str(error) or type(error).__name__, wait=lost)
+        if not lost:
+            raise
+        raise TrainingError(_blame(told, f"for {2 * timeout:g} s" if "imed out" in str(error) else "")) from error
     finally:
         dist.destroy_process_group()
+
+
+def _tell_ranks(reason: str, *, wait: bool) -> dict[int, str]:
+    """Tells the others why this rank ends; with `wait`, what they say of themselves, within some seconds."""
+    told: dict[int, str] = {}
+    with suppress(RuntimeError):  # whoever keeps the store may be the one that is gone
+        store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]
+        store.set(f"equiav/end/{rank()}", reason.splitlines()[0] if reason else "")
+        end = time.monotonic() + GRACE * wait
+        while len(told) < world_size() and not any(told.values()):
+            ranks = [r for r in range(world_size()) if r not in told and store.check([f"equiav/end/{r}"])]
+            told |= {r: store.get(f"equiav/end/{r}").decode() for r in ranks}
+            if time.monotonic() > end:
+                break
+            time.sleep(0.1)
+    return told
+
+
+def _blame(told: dict[int, str], how_long: str) -> str:
+    if reasons := {r: reason for r, reason in told.items() if reason}:
+        return "; ".join(f"rank {r} failed: {reason}" for r, reason in reasons.items())
+    silent = ", ".join(str(r) for r in range(world_size()) if r not in told)
+    what = f"has not answered {how_long} (twice train.timeout)" if how_long else "has ended without a word"
+    return f"rank {silent} {what}; {RESUME}" if silent else f"the ranks lost each other; {RESUME}"
 
 
 def rank() -> int:

@@ -49,8 +49,7 @@ def test_no_flipped_bit_goes_unnoticed(folder):
         assert problems, (path, place)
         assert not any("\n" in line for line in problems)
         with pytest.raises(CheckpointError, match=r"differs|damaged|format|not among") as caught:
-            load_checkpoint(folder)
-            load_state(folder)
+            load_checkpoint(folder), load_state(folder)
         assert "\n" not in str(caught.value)
         path.write_bytes(data)
     assert verify_checkpoint(folder) == []

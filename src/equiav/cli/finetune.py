@@ -32,7 +32,7 @@ def finetune(
 
     config = load_config(find_recipe(recipe, "finetune"), tuple(overrides or ()))
     out = out or Path("runs") / "finetune" / recipe.stem
-    with started():
+    with started(config.train.timeout):
         if folds:
             results = finetune_folds(config, out, say)
             lines, interrupted = list(results.lines) if results else [], results is None

@@ -52,7 +52,7 @@ def pretrain(
 
     config = load_config(find_recipe(recipe, "pretrain"), tuple(overrides or ()))
     out = out or Path("runs") / recipe.stem
-    with started():
+    with started(config.train.timeout):
         config, notices = resolve(config, world_size())
         if rank() == 0:
             print("".join(f"note: {line}\n" for line in notices), end="", file=sys.stderr)

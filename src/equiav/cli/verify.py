@@ -14,7 +14,9 @@ from equiav.errors import EquiAVError
 
 @app.command()
 def verify(
-    path: Annotated[Path, typer.Argument(help="A checkpoint, a run, an exported or prepared folder, an index.")],
+    path: Annotated[
+        Path, typer.Argument(help="A checkpoint, a run's folder, an exported or prepared folder, an index.")
+    ],
 ) -> None:
     """Compare every file with the checksum that was recorded when it was written.
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from equiav.data.datasets import Dataset, collate
-from equiav.errors import DataError
+from equiav.errors import DataError, EquiAVError
 from equiav.randomness import generator
 from equiav.types import Batch, Sample
 
@@ -86,14 +86,17 @@ def apart(order: Sequence[int], groups: Sequence[str], batch: int) -> list[int]:
     return out
 
 
-class _Requested(TorchDataset[Sample]):
+class _Requested(TorchDataset[Sample | EquiAVError]):
     """A dataset addressed by (clip, frame), as worker processes want it."""
 
     def __init__(self, clips: Dataset) -> None:
         self.clips = clips
 
-    def __getitem__(self, request: Request) -> Sample:
-        return self.clips.sample(*request)
+    def __getitem__(self, request: Request) -> Sample | EquiAVError:
+        try:
+            return self.clips.sample(*request)
+        except EquiAVError as error:
+            return error
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def training_batches(
     world_size: int,
     workers: int,
     further_rows: Callable[[int], list[int]] | None = None,
-) -> DataLoader[Sample]:
+) -> Iterator[Batch]:
     """The batches of steps `start` up to `stop` for one process: its rows of each global batch.
 
     `further_rows` names rows of other processes that a step needs as well (mixup); they stand behind its own.
@@ -142,7 +145,7 @@ def training_batches(
         raise DataError(f"a batch of {schedule.batch} cannot be shared by {world_size} processes; make it a multiple")
     share = schedule.batch // world_size
     rows = _Rows(schedule, start, stop, rank * share, (rank + 1) * share, further_rows)
-    return _loader(clips, rows, workers)
+    return _batches(clips, rows, workers)
 
 
 def _outlive_sigterm(worker: int) -> None:
@@ -150,15 +153,25 @@ def _outlive_sigterm(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _loader(clips: Dataset, batches: _Rows | list[list[Request]], workers: int) -> DataLoader[Sample]:
-    return DataLoader(
+def _batches(clips: Dataset, batches: _Rows | list[list[Request]], workers: int) -> Iterator[Batch]:
+    loader: DataLoader[Sample | EquiAVError] = DataLoader(
         _Requested(clips),
         batch_sampler=batches,
-        collate_fn=collate,
+        collate_fn=_collated,
         num_workers=workers,
         worker_init_fn=_outlive_sigterm,
         pin_memory=torch.cuda.is_available(),
     )
+    for batch in loader:
+        if isinstance(batch, EquiAVError):
+            raise batch
+        yield batch
+
+
+def _collated(samples: list[Sample | EquiAVError]) -> Batch | EquiAVError:
+    """The batch, or the error of one of its clips: raised in a worker, its one line would become a traceback."""
+    errors = [sample for sample in samples if isinstance(sample, EquiAVError)]
+    return errors[0] if errors else collate([sample for sample in samples if isinstance(sample, Sample)])
 
 
 def evaluation_batches(
@@ -175,4 +188,4 @@ def evaluation_batches(
     chosen = clips.frames // 2 if frame is None else frame
     numbers = [(i, chosen) for i in range(first, last)]
     chunks = [numbers[i : i + batch] for i in range(0, len(numbers), batch)]
-    yield from _loader(clips, chunks, workers)
+    yield from _batches(clips, chunks, workers)

@@ -13,12 +13,13 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from equiav.errors import WeightsError
 from equiav.models.classifier import Mode
@@ -147,13 +148,26 @@ def load_fitting(build: Callable[[], M], state: State, what: str) -> M:
     The sizes that `build` uses may come from the same stranger as the weights.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Undrawn():
             refuse_mismatch(state, build().state_dict(), what)
     except (RuntimeError, TypeError):  # a part of the user's own that cannot be built without its data
         refuse_mismatch(state, build().state_dict(), what)
-    module = build()
+    with _Undrawn():
+        module = build()
     module.load_state_dict(state)
     return module
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves parameters as they are allocated: drawing what is about to be loaded would take most of the time."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("uniform_", "normal_", "kaiming_uniform_", "kaiming_normal_"):
+            tensor = args[0] if args else kwargs["tensor"]
+            if isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter):
+                return tensor
+        return func(*args, **kwargs)
 
 
 def from_mae(state: State, target: State, dtype: torch.dtype | None = None) -> State:

@@ -17,7 +17,16 @@ from equiav.evaluation import encoder_passes
 from equiav.reproduction.tables import RetrievalSet, Row, ScaleName, Table
 
 # How often a run reports and saves changes nothing in what it learns.
-COSMETIC = ("log_every", "evaluate_every", "checkpoint_every", "keep", "workers", "checkpoint_activations", "report_to")
+COSMETIC = (
+    "log_every",
+    "evaluate_every",
+    "checkpoint_every",
+    "keep",
+    "workers",
+    "checkpoint_activations",
+    "report_to",
+    "timeout",
+)
 # A dataset is the same wherever it lies: only the name of its place counts.
 PLACES = tuple(("data", key) for key in ("path", "splits", "train", "validation", "test", "weights"))
 FINETUNING = "finetune"

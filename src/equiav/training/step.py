@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from equiav.distributed import RESUME, rank
+from equiav.errors import TrainingError
 from equiav.objectives import Draws, Objective, Outputs
 from equiav.objectives.base import LOG
 from equiav.types import Batch
@@ -102,6 +106,44 @@ class Step:
 
 def _detached(terms: dict[str, Tensor], outputs: Outputs) -> StepOutput:
     return StepOutput({k: v.detach() for k, v in terms.items()}, {k: v.detach() for k, v in outputs.items()})
+
+
+@contextmanager
+def worker_failures() -> Iterator[None]:
+    """Makes one line of what torch raises, anywhere in the block, when a worker of the loader was killed."""
+    try:
+        yield
+    except (RuntimeError, TimeoutError) as error:
+        if "DataLoader" not in str(error) and not isinstance(error, TimeoutError):
+            raise
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise once more for each worker that ends now
+        for worker in multiprocessing.active_children():
+            worker.kill()  # a stopped one hears nothing else, and the end of this process would wait for it
+        what = error if isinstance(error, TimeoutError) else "lost a worker, killed perhaps for want of memory"
+        raise TrainingError(f"rank {rank()}: the loader {what}; {RESUME}") from error
+
+
+def timed(batches: Iterator[Batch], timeout: float) -> Iterator[Batch]:
+    """The batches; TimeoutError where one takes longer than `timeout` seconds.
+
+    By an alarm, since the loader's own time-out does not cover a worker that stops while it hands a tensor over.
+    """
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError(f"gave no batch for {timeout:g} s (train.timeout)")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        while True:
+            signal.setitimer(signal.ITIMER_REAL, timeout)
+            batch = next(batches, None)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if batch is None:
+                return
+            yield batch
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def prefetch(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:

@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ from equiav.training.optim import (
     set_lr,
     update_average,
 )
-from equiav.training.step import Step, StepOutput, prefetch
+from equiav.training.step import Step, StepOutput, prefetch, timed, worker_failures
 from equiav.training.trackers import check_trackers
 from equiav.types import Batch
 
@@ -270,13 +270,14 @@ class Trainer:
             rank=rank(), world_size=world_size(), workers=train.workers, further_rows=self._further_rows,
         )  # fmt: skip
         progress = Progress(self.total, self.step, self.report if rank() == 0 else lambda line: None)
-        for batch in prefetch(cast(Iterable[Batch], batches), self.device):
-            self._take(batch, journal, progress)
-            stop = broadcast_flag(self._stop)
-            if stop or self.step % train.checkpoint_every == 0 or self.step == self.total:
-                self._first_process(self._write)
-            if stop:
-                break
+        with worker_failures():
+            for batch in prefetch(timed(batches, train.timeout), self.device):
+                self._take(batch, journal, progress)
+                stop = broadcast_flag(self._stop)
+                if stop or self.step % train.checkpoint_every == 0 or self.step == self.total:
+                    self._first_process(self._write)
+                if stop:
+                    break
 
     def _further_rows(self, step: int) -> list[int]:
         """Rows of a step's global batch that this process reads beside its own (mixup)."""
@@ -423,9 +424,13 @@ def refuse_other_method(saved: Config, asked: Config, path: Path) -> None:
 
 def refuse_changed(saved: Config, asked: Config, path: Path) -> None:
     """A run is resumed under its own recipe or not at all; the first differing keys are named."""
-    if saved == asked:
+    changed = [
+        line
+        for line in _differences(saved.model_dump(mode="json"), asked.model_dump(mode="json"))
+        if not line.startswith(("train.timeout ", "train.report_to"))
+    ]
+    if not changed:
         return
-    changed = _differences(saved.model_dump(mode="json"), asked.model_dump(mode="json"))
     shown = "; ".join(changed[:3])
     raise CheckpointError(f"{path}: was made with another recipe ({shown}); use the same recipe or a new --out")
 
