@@ -448,8 +448,8 @@ class ShardDataset(Dataset):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the index and opens the shards by itself.
-        given = {"size": self.size, "modalities": self._required, "verify": False}
-        return (partial(ShardDataset, **given), (self.folder, self.split))
+        again = partial(ShardDataset, size=self.size, modalities=self._required, verify=False)
+        return (again, (self.folder, self.split))
 
     def __del__(self) -> None:
         for descriptor in getattr(self, "_files", {}).values():
