@@ -165,8 +165,8 @@ MUTATIONS = (
     Mutation(
         "shards: every clip at the offset of the first",
         "src/equiav/data/prepare.py",
-        'self.number[split]:06d}.tar", offset',
-        'self.number[split]:06d}.tar", 0',
+        'numbers[split]:06d}.tar", offset)',
+        'numbers[split]:06d}.tar", 0)',
         ("tests/data/test_prepare.py::test_clips_behind_the_first_of_a_shard_are_found",),
     ),
     Mutation(

@@ -167,7 +167,7 @@ def test_a_full_disk_leaves_no_drafts(media, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    for owner, name in ((PREPARE.ShardWriter, "_contents"), (PREPARE.IndexWriter, "add"), (PREPARE, "_finish")):
+    for owner, name in ((PREPARE, "_contents"), (PREPARE.IndexWriter, "add"), (PREPARE, "_finish")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, full)
             with pytest.raises(DataError, match=r"out: cannot be written \(No space left on device\)"):

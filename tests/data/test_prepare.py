@@ -249,16 +249,15 @@ def test_stopped_while_finishing(media, whole, tmp_path, monkeypatch, step):
 
 def test_stopped_in_the_middle_of_a_shard(media, whole, tmp_path, monkeypatch):
     """Half a shard never stands where a whole one belongs."""
-    out, writer = tmp_path / "out", PREPARE.ShardWriter
-    contents_of = writer._contents
+    out, contents_of = tmp_path / "out", PREPARE._contents
 
-    def half(self, pieces):
-        yield next(contents_of(self, pieces))
+    def half(work, pieces):
+        yield next(contents_of(work, pieces))
         if shards_of(out):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "_contents", half)
+        patch.setattr(PREPARE, "_contents", half)
         with pytest.raises(KeyboardInterrupt):
             prepare(find_sources(media), out, workers=2, **SMALL)
     assert {path.stat().st_size for path in (out / "shards").glob("*.tar")} <= {
@@ -499,7 +498,7 @@ def test_clips_are_not_held_in_memory(tmp_path, monkeypatch):
     tracemalloc.stop()
     assert summary.clips == 6000
     assert len(ShardDataset(tmp_path / "out", None)) == 6000
-    assert most < 400 * 6000  # bytes; a clip as an object takes about 1,500
+    assert most < 600 * 6000  # bytes; a clip as an object takes about 1,500, and files are hashed in portions of 1 MB
 
 
 def test_only_regular_files_are_read(media, tmp_path):

@@ -80,11 +80,12 @@ def prepare(
     else:
         clips = find_sources(Path(source), suffixes=SUFFIXES | IMAGE_SUFFIXES if needed == "any" else SUFFIXES)
     out = out or place
-    options: dict[str, Any] = {"channels": channels, "engine": engine, "partial": needed == "any"}
+    both = needed in ("both", "any")
+    options: dict[str, Any] = {"need": ("audio", "video") if both else (needed,), "partial": needed == "any"}
+    options |= {"channels": channels, "engine": engine, "published": published}
     summary = run(
         clips, out, workers=workers or os.cpu_count() or 1, part=(int(number), int(total)), clip_seconds=seconds,
-        overlap=overlap, need=(needed,) if needed in ("audio", "video") else ("audio", "video"), published=published,
-        progress=say, **options,
+        overlap=overlap, progress=say, **options,
     )  # fmt: skip
     end_line()
     print(f"{summary.line()}: {out / 'skipped.csv'}")

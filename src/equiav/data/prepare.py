@@ -129,7 +129,6 @@ def prepare(
         numbers = range(part[0] - 1, len(sources), part[1])
         cutter = Cutter(out / WORK, settings, Limits(wall=wall))
         with Journal(out / WORK / JOURNAL, sources, {} if published else copies) as journal:
-            writer = ShardWriter(out / SHARDS, out / WORK, part=part[0], limit=shard_bytes)
             jobs = ((n, sources[n]) for n in numbers if n not in journal)
             if engine == "ray":
                 outcomes = _on_ray(cutter, jobs)
@@ -137,20 +136,21 @@ def prepare(
                 # Files look at their own watch; the parent's is for those that hang where no watch is looked at.
                 processes = Workers(workers, patience=1.5 * wall + 5, preload=(__name__,))
                 outcomes = _in_workers(cutter, jobs, processes)
-            _work_through(numbers, journal, writer, outcomes, progress)
-            places, kept = Placement(part[0], shard_bytes), Counter(dict.fromkeys(REMARKS, 0))
-            with IndexWriter(out, writer.digests) as index:
-                for outcome in map(journal.read, numbers):
+            in_order = _in_order(numbers, journal, outcomes, progress)
+            digests = _write_shards(_placed(in_order, part[0], shard_bytes), out)
+            kept = Counter(dict.fromkeys(REMARKS, 0))
+            with IndexWriter(out, digests) as index:
+                for outcome, placed in _placed(map(journal.read, numbers), part[0], shard_bytes):
                     name = sources[outcome.number].id
-                    for stored in outcome.clips:
-                        index.add(stored.placed(*places.next(stored)))
+                    for stored in placed:
+                        index.add(stored)
                     if outcome.reason:
                         index.skip(name, "", outcome.reason)
                     for start, reason in outcome.dropped:
                         index.skip(name, f"{start:.3f}", reason)
                     kept.update(outcome.remarks)
         kept["copies"] = sum(n in copies for n in numbers)
-        summary = _finish(out, index, writer.digests, settings, part=part, mark=mark, kept=kept)
+        summary = _finish(out, index, digests, settings, part=part, mark=mark, kept=kept)
         shutil.rmtree(out / WORK)
     progress(f"{out}: {summary.line()}")
     return summary
@@ -294,87 +294,75 @@ class Journal:
         return Outcome.from_json(self._read.readline(), self.sources)
 
 
-class Placement:
-    """Which shard the next clip goes to, and where in it: decided by the order of the clips and their lengths alone."""
-
-    def __init__(self, part: int, limit: int) -> None:
-        self.part, self.limit = part, limit
-        self.number: Counter[str] = Counter()
-        self.size: Counter[str] = Counter()
-
-    def next(self, stored: StoredClip) -> tuple[str, int]:
-        """Name of the shard, and offset."""
-        split = str(stored.clip.split)
-        if self.size[split] and self.size[split] + stored.length > self.limit:
-            self.number[split] += 1
-            self.size[split] = 0
-        offset = self.size[split]
-        self.size[split] += stored.length
-        return f"{split}-{self.part:03d}-{self.number[split]:06d}.tar", offset
+def _placed(outcomes: Iterable[Outcome], part: int, limit: int) -> Iterator[tuple[Outcome, list[StoredClip]]]:
+    """Outcomes with their clips in shards: decided by the order of the clips and their lengths alone."""
+    numbers: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for outcome in outcomes:
+        clips = []
+        for stored in outcome.clips:
+            split = str(stored.clip.split)
+            if sizes[split] and sizes[split] + stored.length > limit:
+                numbers[split] += 1
+                sizes[split] = 0
+            offset = sizes[split]
+            clips.append(stored.placed(f"{split}-{part:03d}-{numbers[split]:06d}.tar", offset))
+            sizes[split] += stored.length
+        yield outcome, clips
 
 
-class ShardWriter:
-    """Puts fragments into shards in the order of the sources, so that where a clip goes depends on nothing else.
+def _write_shards(outcomes: Iterable[tuple[Outcome, list[StoredClip]]], out: Path) -> dict[str, str]:
+    """Puts fragments into shards in the order of the sources; gives the SHA-256 of each.
 
     A shard is written in one go once it is full, beside its place, and moved there; the fragments it was made of
     are deleted only then. A shard that stands there already was finished by an earlier run.
     """
-
-    def __init__(self, shards: Path, work: Path, *, part: int, limit: int) -> None:
-        self.folder, self.work = shards, work
-        self.digests: dict[str, str] = {}  # SHA-256 of every shard
-        self._places = Placement(part, limit)
-        # By split the shard that is filling, and its pieces in a row: source, offset, length, and if they are its last.
-        self._filling: dict[str, tuple[str, array[int]]] = {}
-        shards.mkdir(parents=True, exist_ok=True)
-
-    def add(self, outcome: Outcome) -> None:
-        """The clips of the next source."""
+    (out / SHARDS).mkdir(parents=True, exist_ok=True)
+    digests: dict[str, str] = {}
+    # By split the shard that is filling, and its pieces in a row: source, offset, length, and if they are its last.
+    filling: dict[str, tuple[str, array[int]]] = {}
+    for outcome, clips in outcomes:
         begin = 0
-        for place, stored in enumerate(outcome.clips, start=1):
+        for unplaced, stored in zip(outcome.clips, clips, strict=True):
             split = str(stored.clip.split)
-            name, _ = self._places.next(stored)
-            if split not in self._filling or self._filling[split][0] != name:
-                if split in self._filling:
-                    self._write(*self._filling[split])
-                self._filling[split] = name, array("q")
-            last = place == len(outcome.clips)
-            self._filling[split][1].extend((outcome.number, begin, stored.length, last))
-            begin += stored.length
+            if split in filling and filling[split][0] != stored.shard:
+                name, pieces = filling.pop(split)
+                digests[name] = _write_shard(out / SHARDS / name, out / WORK, pieces)
+            last = stored is clips[-1]
+            pieces = filling.setdefault(split, (stored.shard, array("q")))[1]
+            pieces.extend((outcome.number, begin, unplaced.length, last))
+            begin += unplaced.length
+    return digests | {name: _write_shard(out / SHARDS / name, out / WORK, pieces) for name, pieces in filling.values()}
 
-    def close(self) -> None:
-        """Writes the last shards."""
-        for name, pieces in self._filling.values():
-            self._write(name, pieces)
-        self._filling.clear()
 
-    def _write(self, name: str, pieces: array[int]) -> None:
-        path = self.folder / name
-        if path.exists() and path.stat().st_size == sum(pieces[2::4]) + len(END):
-            self.digests[name] = sha256(path)
-        else:
-            digest = hashlib.sha256()
-            with replacing(path) as draft, draft.open("wb") as file:
-                for content in chain(self._contents(pieces), [END]):
-                    digest.update(content)
-                    file.write(content)
-            self.digests[name] = digest.hexdigest()
-        for number, last in zip(pieces[::4], pieces[3::4], strict=True):
-            if last:  # its earlier clips are in this shard or in those before it
-                fragment_path(self.work, number).unlink(missing_ok=True)
+def _write_shard(path: Path, work: Path, pieces: array[int]) -> str:
+    if path.exists() and path.stat().st_size == sum(pieces[2::4]) + len(END):
+        digest = sha256(path)
+    else:
+        hashed = hashlib.sha256()
+        with replacing(path) as draft, draft.open("wb") as file:
+            for content in chain(_contents(work, pieces), [END]):
+                hashed.update(content)
+                file.write(content)
+        digest = hashed.hexdigest()
+    for number, last in zip(pieces[::4], pieces[3::4], strict=True):
+        if last:  # its earlier clips are in this shard or in those before it
+            fragment_path(work, number).unlink(missing_ok=True)
+    return digest
 
-    def _contents(self, pieces: array[int]) -> Iterator[bytes]:
-        for number, offset, length in zip(pieces[::4], pieces[1::4], pieces[2::4], strict=True):
-            path = fragment_path(self.work, number)
-            try:
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    content = file.read(length)
-            except FileNotFoundError:
-                content = b""
-            if len(content) != length:
-                raise DataError(f"{path} is missing or damaged; delete {self.work.parent} and prepare it again")
-            yield content
+
+def _contents(work: Path, pieces: array[int]) -> Iterator[bytes]:
+    for number, offset, length in zip(pieces[::4], pieces[1::4], pieces[2::4], strict=True):
+        path = fragment_path(work, number)
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                content = file.read(length)
+        except FileNotFoundError:
+            content = b""
+        if len(content) != length:
+            raise DataError(f"{path} is missing or damaged; delete {work.parent} and prepare it again")
+        yield content
 
 
 def _in_workers(cutter: Cutter, jobs: Iterable[Job], workers: Workers) -> Iterator[Outcome]:
@@ -411,14 +399,10 @@ def _on_ray(cutter: Cutter, jobs: Iterable[Job]) -> Iterator[Outcome]:
             yield outcome
 
 
-def _work_through(
-    numbers: Sequence[int],
-    journal: Journal,
-    writer: ShardWriter,
-    outcomes: Iterator[Outcome],
-    progress: Callable[[str], None],
-) -> None:
-    """Enters outcomes in the journal as they come, and writes the shards of all sources in their order."""
+def _in_order(
+    numbers: Sequence[int], journal: Journal, outcomes: Iterator[Outcome], progress: Callable[[str], None]
+) -> Iterator[Outcome]:
+    """Enters outcomes in the journal as they come, and gives those of all sources in their order."""
     done = clips = skipped = due = 0
     for outcome in (journal.read(n) for n in numbers if n in journal):
         done, clips, skipped = done + 1, clips + len(outcome.clips), skipped + bool(outcome.reason)
@@ -429,14 +413,12 @@ def _work_through(
     for outcome in outcomes:
         journal.write(outcome)
         while due < len(numbers) and numbers[due] in journal:
-            writer.add(journal.read(numbers[due]))
+            yield journal.read(numbers[due])
             due += 1
         done, clips, skipped = done + 1, clips + len(outcome.clips), skipped + bool(outcome.reason)
         rate = (clips - clips_before) / max(time.monotonic() - progressing.began, 1e-9)
         progressing.update(done, f"{clips} clips, {skipped} left out, {rate:.1f} clips/s")
-    for number in numbers[due:]:
-        writer.add(journal.read(number))
-    writer.close()
+    yield from map(journal.read, numbers[due:])
 
 
 def _finish(

@@ -48,6 +48,7 @@ FLAC_BLOCK = 16384  # samples; the default of 1152 takes twice as long to decode
 BLOCK = 512
 END = bytes(2 * BLOCK)
 OPEN_SHARDS = 128  # files kept open by one process
+MAPPED_ROWS = 1000  # of the index, read one after another
 STORED = Limits(side=65535, pixels=178_000_000, aspect=65535)  # frames were checked before they were stored
 
 Member = tuple[int, int, int]  # offset, size, CRC-32; size 0: the clip has no such member
@@ -402,10 +403,13 @@ class PreparedIndex:
 
     def rows(self) -> Iterator[StoredClip]:
         """Everything, as it was written."""
+        index = self
         for row in range(len(self)):
-            members = tuple((offset, size, crc) for offset, size, crc in self.members[row].tolist())
-            total, squares, count = self.statistics[row].tolist()
-            yield StoredClip(self.clip(row), members, (total, squares, count), self.shards[self.shard[row]])
+            if row % MAPPED_ROWS == MAPPED_ROWS - 1:  # pages that were read stay in memory as long as they are mapped
+                index = PreparedIndex(self.folder, verify=False)
+            members = tuple((offset, size, crc) for offset, size, crc in index.members[row].tolist())
+            total, squares, count = index.statistics[row].tolist()
+            yield StoredClip(index.clip(row), members, (total, squares, count), self.shards[self.shard[row]])
 
 
 class ShardDataset(Dataset):
@@ -448,8 +452,8 @@ class ShardDataset(Dataset):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the index and opens the shards by itself.
-        given = {"size": self.size, "modalities": self._required, "verify": False}
-        return (partial(ShardDataset, **given), (self.folder, self.split))
+        again = partial(ShardDataset, size=self.size, modalities=self._required, verify=False)
+        return (again, (self.folder, self.split))
 
     def __del__(self) -> None:
         for descriptor in getattr(self, "_files", {}).values():

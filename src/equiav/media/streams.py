@@ -109,8 +109,8 @@ class AudioReader:
         frame.pts = None  # the resampler would fill or squeeze by time stamps of its own
         if self.resampler is None:
             # All channels are resampled, and the first is then taken, where it is wanted.
-            target = ("s16p", frame.layout) if self.first_channel else ("s16", "mono")
-            self.resampler = av.AudioResampler(*target, rate=self.rate)
+            form, layout = ("s16p", frame.layout) if self.first_channel else ("s16", "mono")
+            self.resampler = av.AudioResampler(format=form, layout=layout, rate=self.rate)
             try:
                 return list(self.resampler.resample(frame))
             except BROKEN:

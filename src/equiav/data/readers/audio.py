@@ -28,8 +28,9 @@ def read_esc50(tree: Tree, *, split: int) -> Coverage:
     clips = []
     for row in rows:
         stem, fold = PurePosixPath(row["filename"]).stem, number(row["fold"], path)
-        facts = {"labels": (row["category"],), "group": row["src_file"], "fold": fold}
-        clips.append(listed(stem, (f"audio/{stem}",), split="test" if fold == split else "train", **facts))
+        use: Split = "test" if fold == split else "train"
+        labels, group = (row["category"],), row["src_file"]
+        clips.append(listed(stem, (f"audio/{stem}",), labels=labels, split=use, group=group, fold=fold))
     numbers = {number(row["target"], path): row["category"] for row in rows}
     return cover(tree, clips, [numbers[n] for n in sorted(numbers)])
 
