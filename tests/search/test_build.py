@@ -2,7 +2,11 @@
 
 import csv
 import json
+import os
 import shutil
+import signal
+import struct
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +20,7 @@ from equiav.cli import app
 from equiav.data import find_sources, prepare
 from equiav.errors import DataError, EquiAVError
 from equiav.inference import Embedder
-from equiav.search import Hit, ask, index_folder, index_media, index_prepared, sound_of, write_results
+from equiav.search import Hit, ask, build, index_folder, index_media, index_prepared, sound_of, write_results
 from equiav.types import Clip
 from tests.inference.models import random_model, saved_model
 from tests.media.making import sine, write_media
@@ -152,6 +156,95 @@ def test_a_prepared_folder(media, index, embedder, tmp_path):
     assert len(sound_of(gone)[1]) == pytest.approx(len(sound_of(hit.clip)[1]), abs=400)
     with pytest.raises(DataError, match="is cut into clips already"):
         index_folder(index, embedder, tmp_path / "clips", seconds=3.0)
+
+
+def test_the_same_index_whatever_the_number_of_processes(media, tmp_path, embedder):
+    """Entries in the order of the files, with the vectors that Embedder gives in this process."""
+    made = []
+    for workers in (1, 3):
+        index = equiav.Index.create(tmp_path / f"index-{workers}", random_model())
+        assert index_media(index, embedder, media, workers=workers).added == 6
+        entries = [index.entry(clip.id) for clip in index.clips()]
+        pictures = [None if (place := index.thumbnail(e.clip.id)) is None else place.read_bytes() for e in entries]
+        made.append(([(e.clip, {s: v.tobytes() for s, v in e.vectors.items()}) for e in entries], pictures))
+    assert made[0] == made[1]
+    windows = list(embedder.windows(media / "deep" / "long.mp4"))
+    for (clip, vectors), window in zip(made[0][0][1:4], windows, strict=True):
+        assert (clip.source, clip.start) == ("deep/long.mp4", round(window.start, 6))
+        assert vectors == {"audio": window.audio.tobytes(), "visual": window.visual.tobytes()}
+
+
+def test_hostile_files_cost_their_own_entries(media, index, embedder, tmp_path):
+    folder = tmp_path / "hostile"
+    shutil.copytree(media / "deep", folder)
+    whole = (folder / "long.mp4").read_bytes()
+    (folder / "half.mp4").write_bytes(whole[: len(whole) // 2])
+    os.mkfifo(folder / "pipe.mp4")
+    bomb = b"\x89PNG\r\n\x1a\n"
+    for chunk in (b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0), b"IDAT" + zlib.compress(bytes(9))):
+        bomb += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    (folder / "bomb.png").write_bytes(bomb)
+    done = index_media(index, embedder, folder, workers=2)
+    assert (done.added, done.files, done.skipped) == (3, 1, 3)
+    reasons = skipped(index)
+    assert reasons["pipe.mp4"] == "not a regular file"
+    assert "pixels" in reasons["bomb.png"]
+    assert reasons.keys() == {"bomb.png", "half.mp4", "pipe.mp4"}
+
+
+def test_a_process_that_dies_costs_its_own_file(media, index, embedder, monkeypatch):
+    """And what a worker allows in time and memory is passed on to it."""
+    monkeypatch.setattr(build, "read_pieces", dies_of_the_short_one)
+    done = index_media(index, embedder, media, workers=2)
+    assert (done.files, done.skipped) == (3, 2)
+    assert skipped(index)["short.mp4"] == "decoder crashed"
+
+
+def dies_of_the_short_one(path, **how):
+    if path.name == "short.mp4":
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield from build.read_pieces(path, **how)
+
+
+def test_vectors_that_are_not_finite(media, index, monkeypatch):
+    """Their file is named among what was left out, and the others are there."""
+    embedder = Embedder(random_model())
+    right = embedder.clips
+
+    def wrong(clips):
+        found = right(clips)
+        return [(a, None if v is None else np.full_like(v, np.nan)) if a is None else (a, v) for a, v in found]
+
+    monkeypatch.setattr(embedder, "clips", wrong)
+    done = index_media(index, embedder, media)
+    assert (done.added, done.skipped) == (5, 2)
+    assert skipped(index)["photo.jpg"] == "photo.jpg: its visual vector holds numbers that are not finite"
+    with pytest.raises(DataError, match="the query's vector holds numbers that are not finite"):
+        index.search(replace(ask(embedder, audio=media / "beep.wav"), vector=np.full(16, np.inf, np.float32)))
+
+
+def test_files_that_changed_and_files_that_are_gone(media, tmp_path, monkeypatch):
+    library, place, model = tmp_path / "library", tmp_path / "index", saved_model(tmp_path / "model")
+    shutil.copytree(media, library)
+    assert "6 entries added" in run("index", library, place, "--model", model, "--workers", 1)
+    before = {clip.id for clip in equiav.Index.open(place).clips()}
+    os.utime(library / "beep.wav")  # another time, the same content
+    write_media(library / "deep" / "long.mp4", seconds=4.0, sound=sine(4.0, 16000, 700.0))
+    (library / "short.mp4").unlink()
+    said = run("index", library, place)
+    assert "2 entries added, 2 known already, 1 files had changed; 1 left out" in said
+    assert f"1 files with 1 entries are gone ({library / 'short.mp4'}); --prune removes them" in said
+    index = equiav.Index.open(place)
+    assert {clip.source for clip in index.clips()} == {"deep/long.mp4", "short.mp4", "beep.wav", "photo.jpg"}
+    assert {clip.id for clip in index.clips()} < before  # one window less, under the same names
+    embedder = Embedder(random_model())
+    (hit,) = index.search(ask(embedder, audio=library / "deep" / "long.mp4"), k=1, among="audio")
+    assert (hit.clip.source, hit.score) == ("deep/long.mp4", pytest.approx(1, abs=1e-5))
+    assert ".file" not in hit.record()["metadata"]
+    index.close()
+    assert "0 entries added, 3 known already; 1 left out" in run("index", library, place)
+    assert "are gone" in run("index", library, place, "--prune")
+    assert "0 entries removed; 4 left" in run("index", place, "--prune")
 
 
 def test_another_model_may_not_fill_it(media, index):

@@ -15,7 +15,6 @@ from equiav.errors import EquiAVError
 from equiav.inference import frames_of
 from equiav.io import write_whole
 from equiav.media import CLIP_SECONDS, SAMPLE_RATE, Workers, decoded_in, excerpt
-from equiav.report import render
 from equiav.search.index import jpeg
 from equiav.search.records import PREPARED, Hit
 from equiav.types import Clip
@@ -85,6 +84,8 @@ def write_results(
 
     Files are decoded in `workers`, if they are given.
     """
+    from equiav.report import render  # it brings matplotlib, which worker processes and searches do without
+
     asked: dict[str, Any] = {"image": None, "audio": None}
     if query is not None and kind == "image":
         frames = frames_of(query, start=start, seconds=CLIP_SECONDS, workers=workers)
