@@ -74,14 +74,15 @@ def serve(
                 token = secrets.token_urlsafe(24)
                 address += f"/?token={token}"
         app = build_app(service, folder, Access.of([host, bound, *allow_hosts], token or None), page=page)
-        say(f"The page is at {address}" if page else f"The API is at {address}")
 
         def clean_up() -> None:
             service.close()
             shutil.rmtree(folder, ignore_errors=True)
 
         with swept(folder / UPLOADS, service.limits.keep), closing(service):
-            build_server(app, clean_up).run(sockets=[door])
+            server = build_server(app, clean_up)
+            say(f"The page is at {address}" if page else f"The API is at {address}")
+            server.run(sockets=[door])
 
 
 def _few_heaps() -> None:
