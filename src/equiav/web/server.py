@@ -110,11 +110,13 @@ def own_folder() -> Iterator[Path]:
     """A folder for examples and uploads that goes when the page does; those of pages that were killed go first."""
     _sweep_folders(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()  # uploads are known by paths without links
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)  # what libraries leave goes with it
     try:
         with locked(folder):
             (folder / UPLOADS).mkdir()
             yield folder
     finally:
+        tempfile.tempdir = before
         shutil.rmtree(folder, ignore_errors=True)
 
 
