@@ -162,7 +162,7 @@ def make_lists(folder: Path, media: Path) -> list[Path]:
     shutil.copy(media / "picture.jpg", folder / "frames" / "frame_0" / "a.jpg")
     rows = [f"audio/a.wav,audio,dog,{split},,," for split in ("train", "validation", "test")]
     rows += [f"frames/frame_0/a.jpg,image,dog,{split},,," for split in ("train", "validation", "test")]
-    (folder / "manifest.csv").write_text("path,kind,label,split,group,source,start\n" + "\n".join(rows) + "\n")
+    (folder / "manifest.csv").write_text("path,kind,class,split,source,licence,duration_s\n" + "\n".join(rows) + "\n")
     entry = {"video_id": "a", "wav": "audio/a.wav", "video_path": "frames", "labels": "/m/1,/m/2"}
     (folder / "cavmae.json").write_text(json.dumps({"data": [entry]}, indent=1))
     (folder / "list.txt").write_text("audio/a.wav\nframes/frame_0/a.jpg\n")
