@@ -1,10 +1,13 @@
 """The page under load and under fire: concurrent clients, then uploads of broken files.
 
-    python benchmarks/serve.py runs/demo        # writes results/serve.json
+    python benchmarks/serve.py runs/demo                # writes results/serve.json
+    python benchmarks/serve.py runs/demo --hostile      # writes results/serve_hostile.json
 
 Load: 20 clients for 30 seconds through the page's API on loopback; the only error allowed is the refusal of a full
 queue, and memory must stay flat. Fire: 300 mutated sounds, pictures and films; every one must get an answer without a
-traceback, afterwards the page must still work, and no upload may be left.
+traceback, afterwards the page must still work, and no upload may be left. Hostile: 50 clients for 60 seconds while four
+others upload files that would take minutes or gigabytes to decode; half of the clients use the page's API, half the
+HTTP API. Then the page must end within 5 seconds of SIGTERM although files are being decoded.
 """
 
 from __future__ import annotations
@@ -19,17 +22,22 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tools.corpus import film_of, huge_film, mutated, slow_jpeg
+
 from equiav.io import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "serve.json"
+HOSTILE = RESULTS.with_name("serve_hostile.json")
 FULL = "Queue is full"
 TIMEOUT = 120.0
 KEEP = 15.0  # seconds that uploads stay, where it is measured that they go
@@ -43,14 +51,27 @@ class Server:
     address: str
     temporary: Path
 
-    def memory(self) -> float:
-        """Resident megabytes."""
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+    def memory(self, *, decoders: bool = False) -> float:
+        """Resident megabytes of the page, or of the processes that decode for it."""
+        numbers = _descendants(self.process.pid) if decoders else [self.process.pid]
+        total = 0
+        for number in numbers:
+            with suppress(OSError):  # ended by now
+                total += int(Path(f"/proc/{number}/statm").read_text().split()[1])
+        return total * os.sysconf("SC_PAGE_SIZE") / 1e6
 
     def files(self) -> set[Path]:
         """All that lies in the temporary folder."""
         return {p for p in self.temporary.rglob("*") if p.is_file()}
+
+
+def _descendants(number: int) -> list[int]:
+    found: list[int] = []
+    for place in Path(f"/proc/{number}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, place.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
 
 
 @contextmanager
@@ -133,11 +154,30 @@ class Load:
     bad: list[str] = field(default_factory=list)
 
 
-def press(server: Server, media: dict[str, tuple[str, bytes]], *, clients: int, seconds: float) -> dict[str, Any]:
-    """`clients` ask as fast as they get answers, for `seconds`; memory is sampled all the while."""
+def call(client: httpx.Client, api: str, name: str, content: bytes) -> Answer:
+    """The same question through the HTTP API."""
+    kind = {"search_by_sound": "audio", "search_by_picture": "image"}.get(api, "video")
+    answer = client.post("/v1/search", data={"kind": kind}, files={"file": (name, content)})
+    refused = answer.status_code == 503 and (FULL in answer.text or "Too many uploads" in answer.text)
+    outcomes = {200: "complete", 422: "error"}
+    return Answer(
+        "refused" if refused else outcomes.get(answer.status_code, f"status {answer.status_code}"), answer.text
+    )
+
+
+def press(
+    server: Server,
+    media: dict[str, tuple[str, bytes]],
+    *,
+    clients: int,
+    seconds: float,
+    ways: Sequence[Callable[..., Answer]] = (send,),
+) -> dict[str, Any]:
+    """`clients` ask as fast as they get answers, for `seconds`, each in one of the `ways`; memory is sampled."""
     seen, lock = Load(), threading.Lock()
     until = time.monotonic() + seconds
     memory: list[float] = []
+    decoders: list[float] = []
 
     def one(number: int) -> None:
         with httpx.Client(base_url=server.address, timeout=TIMEOUT) as client:
@@ -147,7 +187,7 @@ def press(server: Server, media: dict[str, tuple[str, bytes]], *, clients: int, 
                 turn += 1
                 began = time.monotonic()
                 try:
-                    answer = send(client, api, *media[api])
+                    answer = ways[number % len(ways)](client, api, *media[api])
                 except httpx.HTTPError as error:
                     answer = Answer(type(error).__name__, str(error))
                 with lock:
@@ -164,6 +204,7 @@ def press(server: Server, media: dict[str, tuple[str, bytes]], *, clients: int, 
         thread.start()
     while any(thread.is_alive() for thread in threads):
         memory.append(server.memory())
+        decoders.append(server.memory(decoders=True))
         time.sleep(0.25)
     third = max(1, len(memory) // 3)
     ordered = sorted(seen.seconds) or [float("nan")]
@@ -180,27 +221,46 @@ def press(server: Server, media: dict[str, tuple[str, bytes]], *, clients: int, 
             "middle_third": statistics.median(memory[third : 2 * third] or memory),
             "last_third": statistics.median(memory[-third:]),
             "most": max(memory),
+            "most_of_decoders": max(decoders),
         },
     }
 
 
-def mutated(content: bytes, rng: random.Random) -> bytes:
-    """The file with bytes changed, cut, repeated, or replaced altogether."""
-    match rng.randrange(6):
-        case 0:
-            return content[: rng.randrange(len(content))]
-        case 1:
-            return rng.randbytes(rng.randrange(1, 20_000))
-        case 2:
-            return b""
-        case 3:
-            start = rng.randrange(len(content))
-            return content[:start] + content[start : start + 200] * 20 + content[start:]
-        case _:
-            changed = bytearray(content)
-            for _ in range(rng.choice((1, 10, 100, 1000))):
-                changed[rng.randrange(len(changed))] = rng.randrange(256)
-            return bytes(changed)
+def hostile(place: Path, *, clients: int, seconds: float) -> dict[str, Any]:
+    """Good clients beside four that upload what takes for ever; then the end, while such files are being decoded."""
+    outcomes: Counter[str] = Counter()
+    done = threading.Event()
+    with tempfile.TemporaryDirectory() as folder, started(place) as server:
+        film = film_of(Path(folder) / "slow.mkv", slow_jpeg(20), (8000, 4800), codec="mjpeg", frames=30)
+        huge = huge_film(Path(folder) / "huge.mov")
+        files = [
+            ("search_by_picture", "slow.jpg", slow_jpeg()),
+            ("search_by_video", film.name, film.read_bytes()),
+            ("search_by_video", huge.name, huge.read_bytes()),
+        ]
+
+        def attack(number: int) -> None:
+            with httpx.Client(base_url=server.address, timeout=TIMEOUT) as client:
+                while not done.is_set():
+                    with suppress(httpx.HTTPError):  # the page has ended
+                        outcomes[send(client, *files[number % len(files)]).outcome] += 1
+                    number += 1
+                    time.sleep(0.2)
+
+        threads = [threading.Thread(target=attack, args=(i,), daemon=True) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+        load = press(server, media_of(server), clients=clients, seconds=seconds, ways=(send, call))
+        time.sleep(2)
+        began = time.monotonic()
+        server.process.terminate()
+        done.set()
+        server.process.wait(30)
+        ended = time.monotonic() - began
+        for thread in threads:
+            thread.join(TIMEOUT)
+    return {**load, "hostile_outcomes": dict(outcomes), "seconds_from_sigterm_to_end": ended}
 
 
 def fire(server: Server, media: dict[str, tuple[str, bytes]], *, count: int, seed: int = 0) -> dict[str, Any]:
@@ -249,6 +309,11 @@ def media_of(server: Server) -> dict[str, tuple[str, bytes]]:
 
 
 def main() -> None:
+    if "--hostile" in sys.argv:
+        record = hostile(Path(sys.argv[1]), clients=50, seconds=60)
+        print(json.dumps(record, indent=1))
+        write_json(HOSTILE, {**record, "waiting": 16, "at_once": 4, "provenance": provenance()})
+        return
     with started(Path(sys.argv[1])) as server:
         load = press(server, media_of(server), clients=20, seconds=30)
         print(json.dumps(load, indent=1))
@@ -257,7 +322,7 @@ def main() -> None:
         fuzz = fire(server, media_of(server), count=300)
         fuzz["files_left"] = files_left(server, before, patience=10 * KEEP)
         print(json.dumps(fuzz, indent=1))
-    write_json(RESULTS, {"load": load, "fuzz": fuzz, "waiting": 16, "at_once": 2, "provenance": provenance()})
+    write_json(RESULTS, {"load": load, "fuzz": fuzz, "waiting": 16, "at_once": 4, "provenance": provenance()})
 
 
 if __name__ == "__main__":

@@ -26,8 +26,11 @@ def run(tmp_path_factory):
 
 
 @contextmanager
-def launched(run, tmp_path, *options, descriptors=None, **environment):
-    """`equiav serve` as a process, with what it printed and the log it writes; terminated in time."""
+def launched(run, tmp_path, *options, descriptors=None, folders=0, **environment):
+    """`equiav serve` as a process, with what it printed and the log it writes; terminated in time.
+
+    `folders` of pages may be there afterwards.
+    """
     log = tmp_path / "log.txt"
     command = [sys.executable, "-m", "equiav.cli", "serve", str(run), "--port", "0", *options]
     if descriptors is not None:
@@ -48,7 +51,7 @@ def launched(run, tmp_path, *options, descriptors=None, **environment):
             process.kill()
             raise
     assert time.monotonic() - began < 5
-    assert not list(tmp_path.glob("equiav-page-*"))
+    assert len([p for p in tmp_path.iterdir() if p.is_dir()]) == folders
 
 
 @pytest.fixture(scope="session")

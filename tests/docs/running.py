@@ -22,6 +22,8 @@ ONLY_READ = {
     r"equiav prepare .* --engine ray": "wants that cluster; tests/data/test_prepare.py runs the engine",
     r"equiav demo": "five minutes; tests/test_demo.py runs it with few steps",
     r"equiav push .*": "wants the Hub; tests/integrations/test_hub.py pushes to a stand-in",
+    r"equiav serve library.index --api-only": "serves until it is stopped; tests/browser/test_api.py starts it",
+    r"curl .*": "asks that server; tests/browser/test_api.py runs all of them",
     r"equiav serve": "serves until it is stopped; tests/web and tests/browser start it",
 }
 # What stands for something that is not here. Absolute paths begin at `root/` of the reader's folder.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from equiav.errors import EquiAVError
-from equiav.web import listening, own_folder, require_gradio, server, stay_at_home, sweep, swept
+from equiav.web import listening, own_folder, require_packages, server, stay_at_home, sweep, swept
 
 
 def old(path, seconds=100):
@@ -63,7 +63,7 @@ def test_a_taken_port_is_one_line():
 def test_without_the_extra(monkeypatch):
     monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EquiAVError, match=r"pip install 'equiav\[web\]'"):
-        require_gradio()
+        require_packages()
 
 
 @pytest.mark.process

@@ -30,15 +30,17 @@ def serve(
     seconds: Annotated[float, typer.Option(min=1, help="Longest sound or video.")] = 600,
     waiting: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are refused.")] = 16,
     keep: Annotated[float, typer.Option(min=1, help="Seconds after which an upload is deleted.")] = 600,
+    api_only: Annotated[bool, typer.Option("--api-only", help="The HTTP API without the page.")] = False,
 ) -> None:
     """Serve a page on this machine: search by sound, picture or video, and see where a sound comes from.
 
-    Without INDEX it shows held-out scenes of the demo (after `make demo`). Needs `pip install equiav[web]`.
+    Beside it there is an HTTP API: /v1/docs describes it. Without INDEX it shows held-out scenes of the demo (after
+    `make demo`). Needs `pip install equiav[web]`, or `equiav[api]` for the API alone.
     """
-    from equiav.web import Service, UploadLimits, open_collection, require_gradio
+    from equiav.web import Service, UploadLimits, open_collection, require_packages
     from equiav.web import serve as run
 
-    require_gradio()
+    require_packages(page=not api_only)
     opened, embedder = open_collection(index, model, say)
     end_line()
     limits = UploadLimits(megabytes=megabytes, seconds=seconds, waiting=waiting, keep=keep)
@@ -49,6 +51,7 @@ def serve(
             port=port,
             token=token,
             allow_hosts=allow_host or [],
+            page=not api_only,
             say=lambda line: print(line, flush=True),
             warn=lambda line: print(line, file=sys.stderr, flush=True),
         )

@@ -60,7 +60,7 @@ def square(frames: UInt8[Tensor, "n 3 h w"], side: int) -> UInt8[Tensor, "n 3 si
     size = (max(side, round(height * scale)), max(side, round(width * scale)))
     if size != (height, width):
         # Large ones channel by channel: the same in a third of the memory.
-        parts = frames.split(1, dim=1) if frames[0].numel() > LARGE else (frames,)
+        parts = torch.split(frames, 1, dim=1) if frames[0].numel() > LARGE else (frames,)
         resized = [F.interpolate(part.float(), size=size, mode="bicubic", antialias=True) for part in parts]
         frames = torch.cat(resized, dim=1).round().clamp(0, 255).to(torch.uint8)
     top, left = (size[0] - side) // 2, (size[1] - side) // 2

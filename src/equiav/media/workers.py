@@ -318,7 +318,7 @@ def _receive(connection: Connection) -> tuple[str, Any]:
     content, sizes = pickle.loads(connection.recv_bytes())
     buffers = [np.empty(size, np.uint8) for size in sizes]
     for buffer in buffers:
-        file, rest = FileIO(connection.fileno(), closefd=False), memoryview(buffer)
+        file, rest = FileIO(connection.fileno(), closefd=False), buffer.data
         while len(rest):
             count = file.readinto(rest)
             if not count:

@@ -1,7 +1,7 @@
 """`equiav serve`: a page on this machine to search a collection and to see where sounds come from.
 
-Modules that need the packages of the extra `web` (clips, connections, page, security) are not imported here: without
-them `require_gradio` still has to say so in one line.
+Modules that need the packages of the extra `web` (api, clips, connections, page, security) are not imported here:
+without them `require_packages` still has to say so in one line.
 """
 
 from equiav.web.cards import clips_html, looks_html
@@ -9,7 +9,7 @@ from equiav.web.examples import write_examples
 from equiav.web.limits import UploadLimits, spoken
 from equiav.web.map import Map, flatten, map_html
 from equiav.web.scenes import demo_index, write_film
-from equiav.web.server import listening, own_folder, require_gradio, serve, stay_at_home, sweep, swept
+from equiav.web.server import listening, own_folder, require_packages, serve, stay_at_home, sweep, swept
 from equiav.web.service import Service, open_collection
 
 __all__ = [
@@ -24,7 +24,7 @@ __all__ = [
     "map_html",
     "open_collection",
     "own_folder",
-    "require_gradio",
+    "require_packages",
     "serve",
     "spoken",
     "stay_at_home",

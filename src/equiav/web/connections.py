@@ -147,7 +147,7 @@ def build_server(app: Any, clean_up: Callable[[], None]) -> EndingServer:
         backlog=BACKLOG, limit_concurrency=most_connections(),
     )  # fmt: skip
     bounded = BoundedLog()
-    for name in ("asyncio", "uvicorn.error", "equiav.web.page"):
+    for name in ("asyncio", "uvicorn.error", "equiav.web.page", "equiav.web.security"):
         logging.getLogger(name).addFilter(bounded)
     # uvicorn hands a signal on once it is done; without a handler the process would end before it cleans up.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

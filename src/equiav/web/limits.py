@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from equiav.io import duration
 
 MEGABYTE = 1 << 20
+BROKEN = "Something went wrong on the server; its log says what."
 
 
 @dataclass(frozen=True)

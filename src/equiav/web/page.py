@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import traceback
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
@@ -14,9 +16,9 @@ from gradio.data_classes import ImageData
 from equiav.errors import EquiAVError, MediaError
 from equiav.web.cards import clips_html, looks_html
 from equiav.web.examples import Examples
-from equiav.web.limits import spoken
+from equiav.web.limits import BROKEN, spoken
 from equiav.web.map import Map
-from equiav.web.security import uploaded
+from equiav.web.security import one_line, uploaded
 from equiav.web.service import Kind, Service
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,18 @@ QUIET: dict[str, Any] = {"print_exception": False}  # what a visitor did wrong i
 META = {"_type": "gradio.FileData"}
 Handler = Callable[..., str]
 Guard = Callable[[Handler], Handler]
+
+
+class OneLine:
+    """In place of the module `traceback` in modules of gradio: a line for the log, whose length is bounded."""
+
+    format_exc = staticmethod(traceback.format_exc)
+
+    @staticmethod
+    def print_exc(*_: Any, **__: Any) -> None:
+        """The error that is being handled."""
+        error = sys.exc_info()[1]
+        log.error("a request failed in gradio (%s)", one_line(error) if error else "")
 
 
 class Page(gr.Blocks):
@@ -67,7 +81,7 @@ def guarded(uploads: Path, work: Handler) -> Handler:
             raise gr.Error(str(error), **QUIET, title="This cannot be done") from None
         except Exception:
             log.exception("%s failed", getattr(work, "__name__", "a request"))
-            raise gr.Error("Something went wrong on the server; its log says what.", **QUIET) from None
+            raise gr.Error(BROKEN, **QUIET) from None
 
     return handler
 

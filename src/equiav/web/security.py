@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
 import re
 import stat
@@ -15,21 +16,26 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from equiav.errors import EquiAVError
-from equiav.web.limits import UploadLimits
+from equiav.web.limits import BROKEN, UploadLimits
+
+log = logging.getLogger(__name__)
 
 UPLOAD, FILE = "/gradio_api/upload", "/gradio_api/file="
+API = "/v1/"
 SLACK = 100_000  # bytes of a request round its file, and of one without
+JSON_BYTES = 2_000_000  # of a file and the request round it as JSON, which is held in memory
 # All that the page and callers of its API ask for; gradio has more routes, which nothing here needs.
 ROUTES = {
     "GET": re.compile(
         r"/|/config|/theme\.css|/favicon\.ico|/(assets|static)/[\w./-]+|/clip/(film|sound|picture)"
         r"|/gradio_api/(app_id|upload_progress|queue/data|call/[a-z_]+/\w+|file=.+)"
+        r"|/v1/(health|docs|openapi\.json)"
     ),
-    "POST": re.compile(r"/gradio_api/(upload|queue/join|run/predict|call/[a-z_]+)"),
+    "POST": re.compile(r"/gradio_api/(upload|queue/join|run/predict|call/[a-z_]+)|/v1/(embeddings|search)"),
 }
 ROUTES["HEAD"] = ROUTES["GET"]
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -90,6 +96,7 @@ class Security:
 
     def __init__(self, app: ASGIApp, limits: UploadLimits, folder: Path, access: Access | None = None) -> None:
         self.app, self.limits, self.folder, self.access = app, limits, folder, access or Access()
+        self.coming = 0  # bytes of the bodies being received
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers by itself where the request is refused."""
@@ -100,8 +107,12 @@ class Security:
             await send({"type": "websocket.close"})
             return
 
+        started = False
+
         async def answer(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 # gradio lets any origin read its answers once the page is called by another name than localhost.
                 kept = [pair for pair in message["headers"] if not pair[0].lower().startswith(b"access-control-")]
                 extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
@@ -111,12 +122,35 @@ class Security:
         refusal = self.refusal(scope)
         if refusal is not None:
             refusal.headers["connection"] = "close"  # or the rest of a refused body would be awaited
-        with suppress(ClientDisconnect):  # who goes while sending is no news
-            await (refusal or self.app)(scope, receive, answer)
+            await refusal(scope, receive, answer)
+            return
+        length = int(dict(scope["headers"]).get(b"content-length", 0))
+        self.coming += length
+        try:
+            await self.app(scope, receive, answer)
+        except ClientDisconnect:  # who goes while sending is no news
+            pass
+        except Exception as error:  # a bug, here or in gradio: one line, whatever the request was
+            log.error("%s %s failed (%s)", scope["method"], scope["path"][:100], one_line(error))
+            if not started:
+                await self._told(PlainTextResponse(BROKEN, 500), scope)(scope, receive, answer)
+        finally:
+            self.coming -= length
 
     def refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that goes no further."""
-        return self._stranger(scope) or self._forbidden(scope)
+        found = self._stranger(scope) or self._forbidden(scope)
+        return None if found is None else self._told(found, scope)
+
+    def _told(self, refusal: Response, scope: Scope) -> Response:
+        """Callers of the API get all errors in one form."""
+        if not scope["path"].startswith(API):
+            return refusal
+        record = {"error": {"status": refusal.status_code, "message": bytes(refusal.body).decode()}}
+        again = JSONResponse(record, refusal.status_code)
+        if "www-authenticate" in refusal.headers:
+            again.headers["www-authenticate"] = refusal.headers["www-authenticate"]
+        return again
 
     def _stranger(self, scope: Scope) -> Response | None:
         """Refuses who calls the page by a foreign name, comes from a foreign page, or has no token."""
@@ -151,18 +185,25 @@ class Security:
         length: Any = headers.get(b"content-length", b"" if method == "POST" else b"0")
         if b"transfer-encoding" in headers or not length.isdigit():
             return PlainTextResponse("A request must say how long it is.", 411)
-        if path == UPLOAD:
+        form = headers.get(b"content-type", b"").lower().startswith(b"multipart/form-data")
+        if path == UPLOAD or (path.startswith(API) and form):
             return self._upload(int(length))
-        if int(length) > SLACK:
-            return PlainTextResponse(f"Too large: at most {SLACK // 1000} kB are taken here.", 413)
+        most = JSON_BYTES if path.startswith(API) else SLACK
+        if int(length) > most:
+            return PlainTextResponse(f"Too large: at most {most // 1000} kB are taken here.", 413)
         return None
 
     def _upload(self, length: int) -> Response | None:
         if length > self.limits.bytes + SLACK:
             return PlainTextResponse(f"Too large: at most {self.limits.megabytes} MB are taken.", 413)
-        if stored_bytes(self.folder) + length > self.limits.stored:
+        if stored_bytes(self.folder) + self.coming + length > self.limits.stored:
             return PlainTextResponse("Too many uploads at present; try again in a few minutes.", 503)
         return None
+
+
+def one_line(error: BaseException) -> str:
+    """An error for the log: what it says, without where in which program."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def host_name(host: str) -> str | None:

@@ -35,10 +35,13 @@ WARNING = (
 )
 
 
-def require_gradio() -> None:
-    """Refuses, in one line, where the page's packages are not installed."""
-    if importlib.util.find_spec("gradio") is None:
-        raise EquiAVError("the page needs gradio: pip install 'equiav[web]'")
+def require_packages(*, page: bool = True) -> None:
+    """Refuses, in one line, where the packages of the page, or of the API alone, are not installed."""
+    wanted = ("fastapi", "uvicorn", "h11", "python_multipart", *(("gradio",) if page else ()))
+    for package in reversed(wanted):
+        if importlib.util.find_spec(package) is None:
+            what, extra = ("page", "web") if page else ("API", "api")
+            raise EquiAVError(f"the {what} needs {package}: pip install 'equiav[{extra}]'")
 
 
 def serve(
@@ -48,15 +51,16 @@ def serve(
     port: int,
     token: str | None = None,
     allow_hosts: Sequence[str] = (),
+    page: bool = True,
     say: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Serves the page until it is told to stop; port 0 takes any that is free.
+    """Serves the page and the API, or the API alone, until it is told to stop; port 0 takes any that is free.
 
     It answers to loopback names, to the address it is bound to and to `allow_hosts`. A page that other machines can
     reach always has a token: one is made up, and said with the address, where none is given.
     """
-    require_gradio()
+    require_packages(page=page)
     _few_heaps()
     with listening(host, port) as door, own_folder() as folder:
         from equiav.web.connections import build_server
@@ -69,15 +73,16 @@ def serve(
             if not token:
                 token = secrets.token_urlsafe(24)
                 address += f"/?token={token}"
-        app = build_app(service, folder, Access.of([host, bound, *allow_hosts], token or None))
-        say(f"The page is at {address}")
+        app = build_app(service, folder, Access.of([host, bound, *allow_hosts], token or None), page=page)
 
         def clean_up() -> None:
             service.close()
             shutil.rmtree(folder, ignore_errors=True)
 
         with swept(folder / UPLOADS, service.limits.keep), closing(service):
-            build_server(app, clean_up).run(sockets=[door])
+            server = build_server(app, clean_up)
+            say(f"The page is at {address}" if page else f"The API is at {address}")
+            server.run(sockets=[door])
 
 
 def _few_heaps() -> None:
@@ -105,11 +110,13 @@ def own_folder() -> Iterator[Path]:
     """A folder for examples and uploads that goes when the page does; those of pages that were killed go first."""
     _sweep_folders(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()  # uploads are known by paths without links
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)  # what libraries leave goes with it
     try:
         with locked(folder):
             (folder / UPLOADS).mkdir()
             yield folder
     finally:
+        tempfile.tempdir = before
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -158,33 +165,44 @@ def sweep(folder: Path, keep: float, spared: frozenset[Path] = frozenset()) -> i
     return gone
 
 
-def build_app(service: Service, folder: Path, access: Access) -> Any:
-    """The page, the clips it plays and the checks before both, as one application; uploads go into `folder`."""
-    _settle(folder)
+def build_app(service: Service, folder: Path, access: Access, *, page: bool = True) -> Any:
+    """The page, the API, the clips it plays and the checks before all, as one application; uploads go to `folder`."""
     import fastapi
-    import gradio as gr
-    from gradio import processing_utils
 
-    from equiav.web.cards import STYLE
+    from equiav.web.api import build_api
     from equiav.web.clips import clip_routes
-    from equiav.web.examples import write_examples
-    from equiav.web.page import build_page
     from equiav.web.security import Security
 
-    stay_at_home(processing_utils)
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(clip_routes(service))
-    examples = write_examples(service.index, folder / "examples", largest=service.limits.bytes, workers=service.workers)
+    app.mount("/v1", build_api(service, folder / UPLOADS))
+    return Security(_with_page(app, service, folder) if page else app, service.limits, folder / UPLOADS, access)
+
+
+def _with_page(app: Any, service: Service, folder: Path) -> Any:
+    """The application with the page of gradio behind its own routes."""
+    _settle(folder)
+    import gradio as gr
+    from gradio import processing_utils, queueing, route_utils, routes
+
+    from equiav.web.cards import STYLE
+    from equiav.web.examples import write_examples
+    from equiav.web.page import OneLine, build_page
+
+    stay_at_home(processing_utils)
+    for module in (queueing, route_utils, routes):
+        module.traceback = OneLine  # it prints tracebacks of whatever strangers send
+    limits = service.limits
+    examples = write_examples(service.index, folder / "examples", largest=limits.bytes, workers=service.workers)
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Base(font=fonts, font_mono=["ui-monospace", "monospace"], primary_hue="blue")
     page = build_page(service, examples, folder / UPLOADS)
     page.has_launched = True  # gradio checks paths only of a page it takes for launched
     page.state_session_capacity = SESSIONS
-    whole = gr.mount_gradio_app(
-        app, page, path="/", max_file_size=service.limits.bytes, allowed_paths=[],
+    return gr.mount_gradio_app(
+        app, page, path="/", max_file_size=limits.bytes, allowed_paths=[],
         show_error=False, ssr_mode=False, mcp_server=False, theme=theme, css=STYLE, footer_links=[],
     )  # fmt: skip
-    return Security(whole, service.limits, folder / UPLOADS, access)
 
 
 def stay_at_home(module: Any) -> None:

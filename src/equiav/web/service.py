@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +17,12 @@ from equiav.errors import EquiAVError, MediaError
 from equiav.evaluation import localise, overlay, pixels, scale_of
 from equiav.inference import PICTURES, Embedder, frames_of, load_model, waveform_of
 from equiav.media import Limits, Workers, decoded_in, open_media, stacked
-from equiav.search import INDEX, Hit, Index, ask
+from equiav.search import INDEX, Hit, Index, Query, ask
 from equiav.web.limits import MEGABYTE, UploadLimits, spoken
 from equiav.web.scenes import demo_index
 
 Kind = Literal["audio", "image", "video"]
+Vector = NDArray[np.float32]
 FOUND = 12
 LOOKS = 4  # pictures of a video that get a heat map
 
@@ -51,11 +52,26 @@ class Service:
         """Ends the processes that decode, whatever they are doing."""
         self.workers.close()
 
-    def search(self, kind: Kind, path: Path, *, k: int = FOUND) -> list[Hit]:
+    def embed(self, kind: Kind, path: Path, *, start: float = 0.0) -> Vector:
+        """The vector of a sound, a picture or a video."""
+        return self._query(kind, path, start).vector
+
+    def search(
+        self,
+        kind: Kind,
+        path: Path,
+        *,
+        start: float = 0.0,
+        k: int = FOUND,
+        among: str | None = None,
+        filters: Sequence[str] = (),
+    ) -> list[Hit]:
         """The clips nearest to a sound, a picture or a video."""
+        return self.index.search(self._query(kind, path, start), k=k, among=among, filters=filters)
+
+    def _query(self, kind: Kind, path: Path, start: float) -> Query:
         self.check(path, timed=kind != "image" or lasting(path))
-        query = ask(self.embedder, **{kind: path})  # type: ignore[arg-type]
-        return self.index.search(query, k=k)
+        return ask(self.embedder, start=start, **{kind: path})  # type: ignore[arg-type]
 
     def locate_in_video(self, path: Path) -> list[Look]:
         """Pictures of a video, each under the map of where its sound comes from."""

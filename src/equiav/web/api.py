@@ -1,0 +1,212 @@
+"""The HTTP API beside the page: embeddings and search, with the page's limits; every refusal is one JSON record."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from html import escape
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from equiav import __version__
+from equiav.errors import EquiAVError, MediaError
+from equiav.search import PREPARED
+from equiav.web.limits import BROKEN
+from equiav.web.service import FOUND, Kind, Service
+
+R = TypeVar("R")
+T = TypeVar("T", bound="EmbeddingRequest")
+FULL = "Queue is full; try again in a moment."
+
+
+class EmbeddingRequest(BaseModel):
+    """What is to be embedded: in a form the file is the field `file`, in JSON it is `data` with a `name`."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Kind = Field(description="What of the file counts: its sound, its picture, or both as video.")
+    start: float = Field(0.0, ge=0, allow_inf_nan=False, description="Where in the file to begin, in seconds.")
+    name: str = Field("", max_length=255, description="The file's name; its ending tells pictures from films.")
+    data: str = Field("", description="The file in base64; forms have the field `file` instead.")
+
+
+class SearchRequest(EmbeddingRequest):
+    """A file as for embeddings, or the id of an entry, and what to look for."""
+
+    kind: Kind | None = Field(None, description="What of the file counts; not with `like`.")  # type: ignore[assignment]
+    like: str | None = Field(None, description="The id of an entry, in place of a file.")
+    k: int = Field(FOUND, ge=1, le=1000, description="How many results.")
+    among: str | None = Field(None, description="audio, visual or both; without it sounds find pictures and so on.")
+    filters: list[str] = Field([], max_length=20, description="label=dog, source=*.mp4, start>=60, or a column.")
+
+
+class Line:
+    """The queue: `at_once` requests are worked on, `waiting` others wait, more are refused."""
+
+    def __init__(self, at_once: int, waiting: int) -> None:
+        self.room, self.free = at_once + waiting, asyncio.Semaphore(at_once)
+
+    async def run(self, work: Callable[[], R]) -> R:
+        """What `work` gives, in a thread, once it is its turn."""
+        if not self.room:
+            raise HTTPException(503, FULL, {"retry-after": "1"})
+        self.room -= 1
+        try:
+            async with self.free:  # who waits holds no thread: those are for everybody
+                return await run_in_threadpool(work)
+        finally:
+            self.room += 1
+
+
+def build_api(service: Service, uploads: Path) -> FastAPI:
+    """The API as an application of its own; files lie in the folder `uploads` while they are worked on."""
+    about = "Vectors of sounds, pictures and videos, and the clips of the collection that are nearest to them."
+    api = FastAPI(title="equiav", version=__version__, description=about, docs_url=None, redoc_url=None)
+    line = Line(2 * service.limits.at_once, service.limits.waiting)
+    for kind in (EquiAVError, ValidationError, HTTPException, binascii.Error, Exception):
+        api.add_exception_handler(kind, _refused)
+
+    @api.get("/health", summary="Is it up, and what does it serve?")
+    def health() -> dict[str, Any]:
+        return {"status": "ok", "entries": len(service.index), "model": service.embedder.digest, "version": __version__}
+
+    @api.post(
+        "/embeddings",
+        summary="The unit vector of a sound, a picture or a video",
+        openapi_extra=_described(EmbeddingRequest),
+    )
+    async def embeddings(request: Request) -> dict[str, Any]:
+        async with _asked(request, EmbeddingRequest, uploads) as (asked, path):
+            if path is None:
+                raise EquiAVError("no file: send the field `file` in a form, or `data` (base64) and `name` in JSON")
+            vector = await line.run(lambda: service.embed(asked.kind, path, start=asked.start))
+        return {"model": service.embedder.digest, "kind": asked.kind, "embedding": vector.tolist()}
+
+    @api.post("/search", summary="The nearest clips of the collection", openapi_extra=_described(SearchRequest))
+    async def search(request: Request) -> dict[str, Any]:
+        async with _asked(request, SearchRequest, uploads) as (asked, path):
+            how: dict[str, Any] = {"k": asked.k, "among": asked.among, "filters": asked.filters}
+            if any(text.strip().startswith("path") for text in asked.filters):
+                raise EquiAVError("filters by path are not offered here")
+            if (like := asked.like) is not None and path is None:
+                hits = await line.run(lambda: service.index.search(service.index.like(like), **how))
+            elif (kind := asked.kind) is not None and path is not None and like is None:
+                hits = await line.run(lambda: service.search(kind, path, start=asked.start, **how))
+            else:
+                raise EquiAVError(
+                    "give either a file and its kind (audio, image or video), or the id of an entry (like)"
+                )
+        return {"model": service.embedder.digest, "hits": [_public(hit.record()) for hit in hits]}
+
+    @api.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return HTMLResponse(_page(api.openapi()))
+
+    return api
+
+
+def _public(record: dict[str, Any]) -> dict[str, Any]:
+    """A hit without where its files lie on the server."""
+    record["metadata"] = {key: value for key, value in record["metadata"].items() if key != PREPARED}
+    return {key: value for key, value in record.items() if key not in ("path", "thumbnail")}
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    """Every error as one record, in the words of the page."""
+    status, message, headers = 500, BROKEN, None
+    match error:
+        case MediaError():
+            status, message = 422, f"{error.path.name}: {error.reason}"
+        case ValidationError():
+            first = error.errors()[0]
+            status, message = 422, f"{'.'.join(map(str, first['loc'])) or 'the body'}: {first['msg']}"
+        case EquiAVError():
+            status, message = 422, str(error)
+        case binascii.Error():
+            status, message = 422, f"data: not base64 ({error})"
+        case HTTPException():
+            status, message, headers = error.status_code, str(error.detail), error.headers
+    return JSONResponse({"error": {"status": status, "message": message}}, status, headers)
+
+
+def _described(model: type[BaseModel]) -> dict[str, Any]:
+    """How the OpenAPI document describes a body that may be a form or JSON."""
+    schema = model.model_json_schema()
+    fields = {name: field for name, field in schema["properties"].items() if name not in ("data", "name")}
+    form = {**schema, "properties": {"file": {"type": "string", "format": "binary"}, **fields}}
+    content = {"multipart/form-data": {"schema": form}, "application/json": {"schema": schema}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+@asynccontextmanager
+async def _asked(request: Request, model: type[T], uploads: Path) -> AsyncIterator[tuple[T, Path | None]]:
+    """The request, checked, and its file under the name it came with; deleted afterwards."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    folder = Path(tempfile.mkdtemp(dir=uploads))
+    try:
+        if kind == "multipart/form-data":
+            asked, path = await _form(request, model, folder)
+        elif kind == "application/json":
+            asked = model.model_validate_json(await request.body())
+            path = _place(folder, asked.name) if asked.data else None
+            if path is not None:
+                path.write_bytes(base64.b64decode(asked.data, validate=True))
+        else:
+            raise HTTPException(415, "send a form (multipart/form-data) or JSON (application/json)")
+        yield asked, path
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _form(request: Request, model: type[T], folder: Path) -> tuple[T, Path | None]:
+    async with request.form(max_files=1, max_fields=40) as form:
+        file = form.get("file")
+        fields: dict[str, Any] = {name: value for name, value in form.items() if isinstance(value, str)}
+        if filters := form.getlist("filters"):
+            fields["filters"] = filters
+        if not isinstance(file, UploadFile):
+            return model.model_validate(fields), None
+        path = _place(folder, file.filename or "")
+        with path.open("wb") as out:
+            await run_in_threadpool(shutil.copyfileobj, file.file, out)
+        return model.model_validate(fields), path
+
+
+def _place(folder: Path, name: str) -> Path:
+    """Where a file lies: under its own name, which errors speak of and whose ending says whether it is a picture."""
+    plain = re.sub(r"[^\w .()-]", "_", name.replace("\\", "/").rpartition("/")[2])[-100:].strip(" .")
+    return folder / (plain or "file")
+
+
+def _page(document: dict[str, Any]) -> str:
+    """The OpenAPI document for people; pages that usually do this load their programs from elsewhere."""
+    parts = []
+    for path, methods in document["paths"].items():
+        for method, about in methods.items():
+            content = about.get("requestBody", {}).get("content", {})
+            rows = [
+                f"<tr><td>{escape(kind)}<td><code>{escape(name)}</code><td>{escape(field.get('description', ''))}"
+                for kind, body in content.items()
+                for name, field in body["schema"]["properties"].items()
+            ]
+            heading = f"<h2><code>{method.upper()} /v1{escape(path)}</code></h2><p>{escape(about['summary'])}."
+            parts.append(heading + (f"<table>{''.join(rows)}</table>" if rows else ""))
+    style = "body{font:16px system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem}td{padding:.2rem .8rem .2rem 0}"
+    info = document["info"]
+    return (
+        f"<!doctype html><html lang=en><title>equiav API</title><style>{style}</style>"
+        f"<h1>equiav {escape(info['version'])}</h1><p>{escape(info['description'])} "
+        f"For programs: <a href=openapi.json>openapi.json</a>.{''.join(parts)}"
+    )
