@@ -1,4 +1,4 @@
-"""Everything that takes a model takes CAV-MAE: embed, search, probe, localise, fine-tune, export, convert; or refuses it."""
+"""Everything that takes a model takes CAV-MAE: embed, search, probe, localise, fine-tune, convert; or refuses it."""
 
 from pathlib import Path
 
