@@ -1,4 +1,4 @@
-"""Everything that takes a model takes CAV-MAE: embed, search, probe, localise, fine-tune, export, convert; or says why not."""
+"""Everything that takes a model takes CAV-MAE: embed, search, probe, localise, fine-tune, convert; or refuses it."""
 
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def test_what_has_no_meaning_is_refused_in_one_line(path, model):
         assert isinstance(run.exception, EquiAVError), run.output
         assert message in str(run.exception)
         assert "\n" not in str(run.exception)
-    with pytest.raises(ConfigError, match="objective.kind cavmae has no predictor"):
+    with pytest.raises(ConfigError, match=r"objective\.kind cavmae has no predictor"):
         cost_of(model.config, "audio", repeats=0)
 
 
@@ -141,7 +141,7 @@ def test_fine_tuning(path, tmp_path):
     assert done.results["metrics"]["clips"] == 19
     loaded = load_classifier(tmp_path / "run")
     assert isinstance(loaded.model, CavMaeClassifier)
-    with pytest.raises(CheckpointError, match="set objective.kind=cavmae to fine-tune them"):
+    with pytest.raises(CheckpointError, match=r"set objective\.kind=cavmae to fine-tune them"):
         finetune(load_config(FINETUNE, (f"weights={path}",)), tmp_path / "other", lambda line: None)
     with pytest.raises(ConfigError, match=r"finetune\.drop_path: CAV-MAE has none"):
         build_classification(finetuning("finetune.drop_path=0.1", "classifier.classes=8"))

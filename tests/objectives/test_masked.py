@@ -192,7 +192,7 @@ def saved(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("before", "now"), [("equiav", "masked"), ("equiav", "cavmae"), ("cavmae", "equiav"), ("masked", "cavmae")]
+    ("before", "now"), [("equiav", "masked"), ("equiav", "cavmae"), ("cavmae", "equiav"), ("cavmae", "masked")]
 )
 def test_weights_of_another_method_are_refused(saved, tmp_path, before, now):
     with pytest.raises(
@@ -216,6 +216,25 @@ def test_masked_weights_start_equiav(saved, tmp_path):
     assert {key for key in given if ".f." in key} <= set(taken)
     with pytest.raises(Exception, match="does not fit this model"):
         Trainer(small_method("equiav", f"weights={saved / 'masked'}", "model.encoder.depth=3"), tmp_path / "b", silent)
+
+
+def test_masked_weights_start_cavmae(saved, tmp_path):
+    """Depth 2: one block of each modality, one joint block with the norms of both."""
+    given = load_checkpoint(saved / "masked").weights
+    config = small_method("cavmae", f"weights={saved / 'masked'}", "seed=9")
+    start, drawn = Trainer(config, tmp_path, silent).model.state_dict(), build_model(config).state_dict()
+    for m in ("audio", "visual"):
+        for ours, theirs in (
+            (f"separate.{m}.patch_embed.proj.weight", "patch_embed.proj.weight"),
+            (f"separate.{m}.blocks.0.attn.qkv.weight", "blocks.0.attn.qkv.weight"),
+            (f"separate.{m}.norm.weight", "norm.weight"),
+            (f"joint.0.norm1_alone.{m}.bias", "blocks.1.norm1.bias"),
+        ):
+            assert torch.equal(start[f"encoder.{ours}"], given[f"{m}.f.{theirs}"])
+    assert torch.equal(start["encoder.joint.0.mlp.fc1.weight"], given["visual.f.blocks.1.mlp.fc1.weight"])
+    taken = [k for k in start if k.startswith("encoder.") and not k.endswith(("modality", "pos_embed"))]
+    assert not any(torch.equal(start[k], drawn[k]) for k in taken if k.endswith(("qkv.weight", "proj.weight")))
+    assert torch.equal(start["decoder.embed.weight"], drawn["decoder.embed.weight"])
 
 
 def test_masked_models_have_no_shared_space(saved):
@@ -263,7 +282,7 @@ def test_reconstruction_lowers_its_loss_and_shows_it(tmp_path):
 
 def test_only_models_that_reconstruct_are_taken(saved):
     config = small_method("equiav")
-    with pytest.raises(ConfigError, match="objective.kind equiav reconstructs nothing"):
+    with pytest.raises(ConfigError, match=r"objective\.kind equiav reconstructs nothing"):
         Reconstruction()(load_model(saved / "equiav"), build_dataset(config, "test"))
 
 

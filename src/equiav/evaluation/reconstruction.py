@@ -150,5 +150,5 @@ def _pictures(network: ReconstructingModel, m: Modality, patches: Patches, *, no
         }
     if m != VISUAL:
         return {}
-    frames = {name: denormalise(x)[0].nan_to_num(0.5) for name, x in images.items()}
+    frames = {name: denormalise(x)[0].nan_to_num(0.88) for name, x in images.items()}
     return {name: image_png(pixels(x), scale=max(1, SIDE // x.shape[1])) for name, x in frames.items()}

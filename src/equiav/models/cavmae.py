@@ -302,6 +302,31 @@ class CavMaeClassifier(ClassifierModel):
         return chains
 
 
+def cavmae_from_vits(given: State, own: State) -> State:
+    """The encoder weights of CAV-MAE that two ViTs (`audio.f.`, `visual.f.`) give; `own` is a `CavMae`'s state.
+
+    The first blocks and the final norms go to each modality, the last blocks to the joint ones: their norms for one
+    modality alone from that modality's ViT, all that is shared from the visual one.
+    """
+    depth = count_blocks(own, "encoder.separate.visual.blocks")
+    out: State = {}
+    for key, value in given.items():
+        m, rest = key.split(".f.", 1)
+        part, _, tail = rest.partition(".")
+        number = int(tail.split(".")[0]) if part == "blocks" else 0
+        if part != "blocks" or number < depth:
+            out[f"encoder.separate.{m}.{rest}"] = value
+            if part == "norm" and m == "visual":
+                out[f"encoder.{rest}"] = value
+            continue
+        name, _, what = tail.partition(".")[2].partition(".")
+        if name.startswith("norm"):
+            out[f"encoder.joint.{number - depth}.{name}_alone.{m}.{what}"] = value
+        if m == "visual":
+            out[f"encoder.joint.{number - depth}.{name}.{what}"] = value
+    return out
+
+
 # Ours, with the modality as its letter -> released.
 _NAMES = (
     (r"encoder\.separate\.([av])\.(\w+)", r"\2_\1"),

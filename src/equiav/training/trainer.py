@@ -35,7 +35,7 @@ from equiav.errors import Busy, CheckpointError, ConfigError, DataError, EquiAVE
 from equiav.evaluation import Evaluator, Reconstruction, Retrieval
 from equiav.inference import LoadedModel, with_banks
 from equiav.io import locked
-from equiav.models import EmbeddingModel, load_strict
+from equiav.models import EmbeddingModel, cavmae_from_vits, load_strict
 from equiav.objectives import Objective
 from equiav.training.log import Progress, RunLog
 from equiav.training.optim import (
@@ -231,15 +231,24 @@ class Trainer:
         """Loads the recipe's starting weights."""
         checkpoint = load_checkpoint(path)
         weights, saved, asked = checkpoint.weights, checkpoint.config, self.config
-        kinds = saved.objective.kind, asked.objective.kind
-        refuse_other_method(saved, asked, path)
-        if checkpoint.meta.get("kind") == "mae" or kinds[0] == "masked" != kinds[1]:
-            # These give encoders; predictor, heads and decoder stay as the recipe draws them.
+        before, now = saved.objective.kind, asked.objective.kind
+        if saved.classifier is not None:
+            raise CheckpointError(f"{path}: holds a classifier, which no pre-training starts from")
+        if checkpoint.meta.get("kind") == "mae" or before == "masked" != now:
+            # These give encoders; predictor, heads and decoders stay as the recipe draws them.
             encoders = tuple(f"{m}.f." for m in modalities_of(saved) if m in modalities_of(asked))
             if not encoders:
                 raise CheckpointError(f"{path}: holds no encoder of {' or '.join(modalities_of(asked))}")
             given = {k: v for k, v in weights.items() if k.startswith(encoders)}
-            weights = {k: v for k, v in self.model.state_dict().items() if not k.startswith(encoders)} | given
+            own = self.model.state_dict()
+            if now == "cavmae":
+                given, encoders = cavmae_from_vits(given, own), ()
+            weights = {k: v for k, v in own.items() if not k.startswith(encoders)} | given
+        elif before != now and not {before, now}.isdisjoint(("masked", "cavmae")):
+            raise CheckpointError(
+                f"{path}: was trained with objective.kind {before}, whose weights cannot start {now}; "
+                "masked autoencoders can start any method, the others only their own"
+            )
         load_strict(self.model, weights, str(path))
 
     def run(self) -> Outcome:
@@ -407,19 +416,6 @@ def as_begun(config: Config, out: Path, report: Report) -> Config:
     if rank() == 0:
         report(f"{out} goes on with the defaults it was begun with: {', '.join(CHANGED)}")
     return before
-
-
-def refuse_other_method(saved: Config, asked: Config, path: Path) -> None:
-    """A checkpoint of another method cannot start this one, but for encoders that masked autoencoding has trained."""
-    before, now = saved.objective.kind, asked.objective.kind
-    if saved.classifier is not None:
-        raise CheckpointError(f"{path}: holds a classifier, which no pre-training starts from")
-    others = {before, now} - {"masked", "cavmae"}
-    if before != now and len(others) < 2 and (before, len(others)) != ("masked", 1):
-        raise CheckpointError(
-            f"{path}: was trained with objective.kind {before}, whose weights cannot start {now}; "
-            "masked autoencoders can start EquiAV, every other method starts from its own"
-        )
 
 
 def refuse_changed(saved: Config, asked: Config, path: Path) -> None:
