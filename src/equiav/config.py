@@ -462,13 +462,28 @@ class OptimConfig(Section):
         return self
 
 
+class ViewsConfig(Section):
+    """Clips seen in a fixed number of ways: `count` augmentations each, drawn once with `seed`, on `frames` frames.
+
+    With frozen encoders `store` names a folder for their outputs, which are computed once and shared by all runs whose
+    encoders, data and views are the same; without it they are computed in every step, to the same losses.
+    """
+
+    count: Few = 8
+    frames: Few = 4
+    seed: Seed = 0
+    store: str | None = None
+    precision: Literal["float16", "float32"] = "float16"
+
+
 class TrainConfig(Section):
     """How long, and in batches of which size: `batch` counts the clips of one step over all processes.
 
     With `shrink_batch` a set too small for one batch gets a smaller one, with a notice, instead of a refusal.
     With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
     all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
-    block and computes the rest again for the gradient: the same numbers, less memory, more time.
+    block and computes the rest again for the gradient: the same numbers, less memory, more time. `views` limits what
+    is drawn for a clip, and can store what frozen encoders make of it.
     """
 
     batch: Positive = 256
@@ -484,6 +499,7 @@ class TrainConfig(Section):
     evaluate_every: Positive | None = None
     checkpoint_every: Positive = 500
     keep: Positive = 2
+    views: ViewsConfig | None = None
 
     @model_validator(mode="after")
     def _length(self) -> TrainConfig:

@@ -2,9 +2,10 @@
 
 from equiav.objectives.base import Draws, NoDraws, Objective, Outputs, effective_rank, uniformity
 from equiav.objectives.classification import ClassificationObjective, binary_cross_entropy, cross_entropy
-from equiav.objectives.equiav import EquiAVObjective, ModalityDraws, StepDraws, strategy_weights
+from equiav.objectives.equiav import STORED_VIEW, EquiAVObjective, ModalityDraws, StepDraws, strategy_weights
 
 __all__ = [
+    "STORED_VIEW",
     "ClassificationObjective",
     "Draws",
     "EquiAVObjective",

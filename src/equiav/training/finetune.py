@@ -33,6 +33,7 @@ from equiav.randomness import generator
 from equiav.training.log import RunLog
 from equiav.training.mixup import Mixing, draw_mixing, mix_batch
 from equiav.training.optim import layer_scales
+from equiav.training.tokens import check_views
 from equiav.training.trainer import Outcome, Report, Trainer, Weights, choose_device, log, run_lock
 from equiav.types import Batch
 
@@ -60,7 +61,7 @@ class Finetuner(Trainer):
         self._upcoming = self.schedule.requests(self.step, self.total)
 
     def _check_recipe(self) -> None:
-        """Nothing that a pre-training recipe must not have is wrong here."""
+        check_views(self.config)
 
     def _lr_scales(self) -> dict[str, float]:
         scales = layer_scales(self.objective, self.model, decay=self.tune.layer_decay, head=self.tune.head_lr_scale)

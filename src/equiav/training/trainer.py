@@ -35,7 +35,7 @@ from equiav.evaluation import Evaluator, Retrieval
 from equiav.inference import LoadedModel, with_banks
 from equiav.io import locked
 from equiav.models import EmbeddingModel, load_strict
-from equiav.objectives import Objective
+from equiav.objectives import EquiAVObjective, Objective, StepDraws
 from equiav.training.log import Progress, RunLog
 from equiav.training.optim import (
     WarmupCosine,
@@ -49,6 +49,7 @@ from equiav.training.optim import (
     update_average,
 )
 from equiav.training.step import Step, StepOutput, prefetch
+from equiav.training.tokens import StoredDataset, Views, ViewsDataset, check_views, token_store
 from equiav.types import Batch
 
 log = logging.getLogger(__name__)
@@ -135,6 +136,8 @@ class Trainer:
         self._check_recipe()
         prepare_folder(out)
         self.clips = build_dataset(config, "train") if dataset is None else dataset
+        if config.train.views is not None:
+            self.clips = ViewsDataset(self.clips, config.train.views.count, config.train.views.frames)
         self.validation = self._validation() if validation is None else validation
         self.schedule: Schedule = build_schedule(config, self.clips)
         self.device = choose_device()
@@ -154,16 +157,37 @@ class Trainer:
         self.average = {k: v.clone() for k, v in self.model.state_dict().items()} if train.ema else None
         self._stop = False
         self.step = self._resume()
+        self._requests = self.schedule.requests(self.step, self.total)
+        self.views = self._views()
 
     def _check_recipe(self) -> None:
         """Refuses recipes that are valid as files and senseless as pre-training."""
         config = self.config
+        check_views(config)
         if config.classifier is not None:
             raise ConfigError("classifier: a pre-training recipe has none")
         if config.augment.layout != "paper":
             raise ConfigError("augment.layout: the released layout is for using imported checkpoints; train with paper")
         if config.model.encoder.norm_augmented and config.objective.intra != "equivariant":
             raise ConfigError("model.encoder.norm_augmented: only intra equivariant has an augmented view of its own")
+
+    def _views(self) -> Views | None:
+        """The augmentations of every clip, where the recipe fixes them."""
+        cfg = self.config.train.views
+        if cfg is None:
+            return None
+        return Views(cast(EquiAVObjective, self.objective).augment, len(self.clips), cfg.count, cfg.seed)
+
+    def _stored(self) -> Dataset | None:
+        """The clips as tokens of the recipe's store, filled by the first process; None where it was told to stop."""
+        assert self.views is not None
+        objective, clips, views = cast(EquiAVObjective, self.objective), cast(ViewsDataset, self.clips), self.views
+        store = token_store(self.config, objective, clips)
+        self._first_process(lambda: store.fill(objective, clips, views, self.report, lambda: self._stop))
+        if broadcast_flag(self._stop):
+            return None
+        store.open()
+        return StoredDataset(clips, store)
 
     def _lr_scales(self) -> dict[str, float]:
         """What the learning rate is multiplied with, by parameter name."""
@@ -243,8 +267,13 @@ class Trainer:
         if world_size() > 1:
             devices = [self.device.index] if self.device.type == "cuda" else None
             self.module = distributed_module(self.objective, devices)
+        clips: Dataset | None = self.clips
+        if train.views is not None and train.views.store is not None:
+            clips = self._stored()
+        if clips is None:
+            return
         batches = training_batches(
-            self.clips, self.schedule, start=self.step, stop=self.total,
+            clips, self.schedule, start=self.step, stop=self.total,
             rank=rank(), world_size=world_size(), workers=train.workers, further_rows=self._further_rows,
         )  # fmt: skip
         progress = Progress(self.total, self.step, self.report if rank() == 0 else lambda line: None)
@@ -271,7 +300,10 @@ class Trainer:
         set_lr(self.optimiser, lr)
         self.optimiser.zero_grad(set_to_none=True)
         batch = self._prepared(batch)
-        draws = self.objective.draw(config.train.batch, config.seed, self.step).rows(*self._rows())
+        draws = self.objective.draw(config.train.batch, config.seed, self.step)
+        if self.views is not None:
+            draws = self.views.fix(cast(StepDraws, draws), next(self._requests))
+        draws = draws.rows(*self._rows())
         step = Step(self.objective, self.module, config.train.micro_batch, self.autocast)
         done = step(batch, draws, self.step + 1, self.total)
         norm = self._clip()
@@ -323,7 +355,7 @@ class Trainer:
             model.load_state_dict(self.average)
         return with_banks(cast(EmbeddingModel, model), self.config)
 
-    def _first_process(self, write: Callable[[], None]) -> None:
+    def _first_process(self, write: Callable[[], object]) -> None:
         """The first process writes; where it cannot, all stop."""
         failure: EquiAVError | None = None
         if rank() == 0:
@@ -335,7 +367,7 @@ class Trainer:
         if failure:
             raise failure
         if failed:
-            raise TrainingError(f"{self.out}: the first process could not write its checkpoint")
+            raise TrainingError(f"{self.out}: the first process could not write")
 
     def _write(self) -> None:
         """The checkpoint of this step; those no longer kept go."""
