@@ -106,13 +106,14 @@ class Finetuner(Trainer):
         model = self.model
         if self.average is not None:
             model = build_classifier(self.config).to(self.device)
-            model.load_state_dict(self.average)
+            model.load_state_dict(self._merged(self.average))
         loaded = LoadedClassifier(model, self.config, self.splits.classes, {})
         evaluator = Classification(split="validation", all_frames=False, examples=0)
         return evaluator(loaded, self.splits.validation)
 
     def _write_best(self) -> None:
-        self._store(self.out / BEST, self.model.state_dict() if self.average is None else self.average, None)
+        weights = self.model.state_dict() if self.average is None else self.average
+        self._store(self.out / BEST, self._merged(weights), None)
         for draft in self.out.glob(f".{BEST}.*"):  # what a kill left half-written
             shutil.rmtree(draft, ignore_errors=True)
 

@@ -37,6 +37,7 @@ from equiav.io import locked
 from equiav.models import EmbeddingModel, load_strict
 from equiav.objectives import EquiAVObjective, Objective, StepDraws
 from equiav.training.log import Progress, RunLog
+from equiav.training.lora import add_lora, merge_lora
 from equiav.training.optim import (
     WarmupCosine,
     adamw,
@@ -57,7 +58,8 @@ log = logging.getLogger(__name__)
 Report = Callable[[str], None]
 Weights = dict[str, Tensor]
 LOCK = ".training.lock"
-RAW = "raw."  # weights as trained, kept in the state where the checkpoint's own are the moving average
+AVERAGE = "average."  # the moving average with its adapters, where the checkpoint's own weights have them merged
+RAW = "raw."  # weights as trained, where the checkpoint's own are their moving average or have adapters merged
 CLIPS_NAMED = 8
 
 
@@ -148,7 +150,12 @@ class Trainer:
         self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
         warmup = optim.warmup_steps if optim.warmup_steps is not None else round((optim.warmup_epochs or 0) * per_epoch)
         self.lr = WarmupCosine(optim.lr, self.total, warmup, optim.start_lr, optim.final_lr)
+        if not checkpoints_of(out):
+            self._start()
         freeze(self.model, optim.freeze)
+        if optim.lora is not None:
+            add_lora(encoders_of(self.model), rank=optim.lora.rank, alpha=optim.lora.alpha, seed=config.seed)
+            self.objective.to(self.device)
         self.optimiser = adamw(
             self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=self._lr_scales()
         )
@@ -205,15 +212,9 @@ class Trainer:
             return None
 
     def _resume(self) -> int:
-        """Loads the newest checkpoint of the folder, or the given starting weights; returns the step it stands at."""
+        """Loads the newest checkpoint of the folder; returns the step it stands at."""
         found = checkpoints_of(self.out)
         if not found:
-            if self.config.weights:
-                self._start_from(Path(self.config.weights))
-            else:
-                load_pretrained(self.config, encoders_of(self.model))
-            if self.average is not None:
-                self.average = {k: v.clone() for k, v in self.model.state_dict().items()}
             return 0
         step, path = found[-1]
         checkpoint = load_checkpoint(path)
@@ -231,9 +232,17 @@ class Trainer:
         load_strict(self.model, raw or weights, str(path))
         restore_optimiser(self.objective, self.optimiser, state)
         if self.average is not None:
-            self.average = {k: v.to(self.device) for k, v in weights.items()}
+            own = {k.removeprefix(AVERAGE): v for k, v in state.items() if k.startswith(AVERAGE)}
+            self.average = {k: v.to(self.device) for k, v in (own or weights).items()}
         self._restore_meta(checkpoint.meta)
         return step
+
+    def _start(self) -> None:
+        """A new run begins with the recipe's weights, or with those its encoders were published with."""
+        if self.config.weights:
+            self._start_from(Path(self.config.weights))
+        else:
+            load_pretrained(self.config, encoders_of(self.model))
 
     def _start_from(self, path: Path) -> None:
         """Loads the recipe's starting weights."""
@@ -352,7 +361,7 @@ class Trainer:
         model = self.model
         if self.average is not None:
             model = build_model(self.config).to(self.device)
-            model.load_state_dict(self.average)
+            model.load_state_dict(self._merged(self.average))
         return with_banks(cast(EmbeddingModel, model), self.config)
 
     def _first_process(self, write: Callable[[], object]) -> None:
@@ -377,14 +386,22 @@ class Trainer:
             raise TrainingError(
                 f"the weights are no numbers any more at step {self.step}; the checkpoint before it stays"
             )
-        if self.average is not None:
+        if self.average is not None or self.config.optim.lora is not None:
             state |= {RAW + k: v for k, v in weights.items()}
+        if self.average is not None:
+            if self.config.optim.lora is not None:
+                state |= {AVERAGE + k: v for k, v in self.average.items()}
             weights = self.average
-        self._store(self.out / CHECKPOINTS / f"{STEP}{self.step:08d}", weights, state)
+        self._store(self.out / CHECKPOINTS / f"{STEP}{self.step:08d}", self._merged(weights), state)
         for _, old in checkpoints_of(self.out)[: -self.config.train.keep]:
             shutil.rmtree(old, ignore_errors=True)
         for draft in (self.out / CHECKPOINTS).glob(".*"):  # what a kill left half-written
             shutil.rmtree(draft, ignore_errors=True)
+
+    def _merged(self, weights: Weights) -> Weights:
+        """The weights as a model without adapters has them."""
+        lora = self.config.optim.lora
+        return weights if lora is None else merge_lora(weights, rank=lora.rank, alpha=lora.alpha)
 
     def _store(self, path: Path, weights: Weights, state: Weights | None) -> None:
         """Writes a checkpoint folder."""
