@@ -20,6 +20,9 @@ ONLY_READ = {
     r"sbatch .*": "wants a cluster with SLURM; tests/docs/test_blocks.py runs the scripts with another srun",
     r"equiav convert mae_pretrain_vit_base.pth .*": "a file of 330 MB; tests/errors/test_weights.py has a small one",
     r"equiav prepare .* --engine ray": "wants that cluster; tests/data/test_prepare.py runs the engine",
+    r"hf download .*": "fetches weights",
+    r"equiav pretrain .*own_videos_frozen.yaml .*": "fetches weights; tests/training/test_tokens.py has small encoders",
+    r"equiav evaluate retrieval runs/own_videos_frozen .*": "a run of that recipe",
     r"equiav demo": "five minutes; tests/test_demo.py runs it with few steps",
     r"equiav serve": "serves until it is stopped; tests/web and tests/browser start it",
 }

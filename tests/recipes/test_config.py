@@ -184,7 +184,10 @@ def test_names_that_are_not_followed(mine, name, message):
             "objective.kind: unknown name 'simclr'; known are equiav, module:",
         ),
         ({"model": {"predictor": {"kind": "rnn"}}}, "known are attention, linear, hypernetwork, module:attribute"),
-        ({"model": {"encoder": {"kind": "cnn"}}}, "model.encoder.kind: unknown name 'cnn'; known are vit, transformers, m"),
+        (
+            {"model": {"encoder": {"kind": "cnn"}}},
+            "model.encoder.kind: unknown name 'cnn'; known are vit, transformers, m",
+        ),
         ({"data": {"kind": "cinema"}}, "data: kind is one of world, shards, paired, cavmae, or module:attribute"),
         ({"data": {"count": 3}}, "data: kind is one of world"),
         ({"objective": {"kind": "a b:c"}}, "unknown name 'a b:c'"),

@@ -376,7 +376,7 @@ class Trainer:
         if failure:
             raise failure
         if failed:
-            raise TrainingError(f"{self.out}: the first process could not write")
+            raise TrainingError(f"{self.out}: the first process could not write its checkpoint")
 
     def _write(self) -> None:
         """The checkpoint of this step; those no longer kept go."""
