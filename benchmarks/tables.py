@@ -291,7 +291,8 @@ def recipe_keys() -> str:
     places = {"data": ("World", "Shards", "Paired", "CavMae", "ForeignData"), "modalities.NAME": ("Modality",)}
     for place, name in (
         ("model.encoder", "Encoder"), ("model.predictor", "Predictor"), ("model.heads", "Heads"),
-        ("objective", "Objective"), ("objective.weights", "Weights"), ("optim", "Optim"), ("train", "Train"),
+        ("objective", "Objective"), ("objective.weights", "Weights"), ("optim", "Optim"), ("optim.lora", "Lora"),
+        ("train", "Train"), ("train.views", "Views"),
         ("audio", "Audio"), ("visual", "Visual"), ("augment", "Augment"), ("augment.audio", "AudioAugment"),
         ("augment.visual", "VisualAugment"), ("bank", "Bank"), ("classifier", "Classifier"), ("finetune", "Finetune"),
         ("finetune.audio", "FinetuneAudio"), ("finetune.visual", "FinetuneVisual"),

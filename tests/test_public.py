@@ -44,10 +44,11 @@ def loaded_after(code):
 
 
 def test_nothing_heavy_before_it_is_needed():
-    assert not {"torch", "matplotlib", "av", "pydantic"} & loaded_after("import equiav, equiav.cli")
+    assert not {"torch", "matplotlib", "av", "pydantic", "transformers"} & loaded_after("import equiav, equiav.cli")
 
 
 def test_inference_pulls_in_no_training():
     modules = loaded_after("import equiav; equiav.load_model; equiav.Embedder")
-    unwanted = ("equiav.training", "equiav.search", "equiav.web", "equiav.report", "matplotlib", "tensorboard", "faiss")
+    unwanted = ("equiav.training", "equiav.search", "equiav.web", "equiav.report", "matplotlib", "tensorboard", "faiss",
+                "transformers", "peft", "huggingface_hub")  # fmt: skip
     assert not [m for m in modules if m.startswith(unwanted)]

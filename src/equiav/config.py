@@ -559,14 +559,29 @@ class OptimConfig(Section):
         return self
 
 
+class ViewsConfig(Section):
+    """Clips seen in a fixed number of ways: `count` augmentations each, drawn once with `seed`, on `frames` frames.
+
+    With frozen encoders `store` names a folder for their outputs, which are computed once and shared by all runs whose
+    encoders, data and views are the same; without it they are computed in every step, to the same losses.
+    """
+
+    count: Few = 8
+    frames: Few = 4
+    seed: Seed = 0
+    store: str | None = None
+    precision: Literal["float16", "float32"] = "float16"
+
+
 class TrainConfig(Section):
     """How long, and in batches of which size: `batch` counts the clips of one step over all processes.
 
     With `shrink_batch` a set too small for one batch gets a smaller one, with a notice, instead of a refusal.
     With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
     all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
-    block and computes the rest again for the gradient: the same numbers, less memory, more time. `report_to` are the
-    trackers that get every number of log.jsonl.
+    block and computes the rest again for the gradient: the same numbers, less memory, more time. `views` limits what
+    is drawn for a clip, and can store what frozen encoders make of it. `report_to` are the trackers that get every
+    number of log.jsonl.
 
     A loader that gives no batch for `timeout` seconds ends the run, and so does a rank that the others wait for twice
     as long; the newest checkpoint stays. A run may be resumed with another `timeout`, and reporting elsewhere.
@@ -587,6 +602,7 @@ class TrainConfig(Section):
     keep: Positive = 2
     report_to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)
     timeout: PositiveFloat = 1800.0
+    views: ViewsConfig | None = None
 
     @model_validator(mode="after")
     def _length(self) -> TrainConfig:

@@ -2,6 +2,7 @@
 
 import shutil
 
+import jaxtyping
 import pytest
 
 from equiav.build import build_dataset
@@ -65,8 +66,9 @@ def test_evaluators_work(run):
     assert Probe(*parts, neighbours=False, examples=0)(loaded, clips).record["task"] == "probe"
 
 
-def test_export_to_onnx(run, tmp_path):
+def test_export_to_onnx(run, tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # checked shapes would fix the symbolic batch
     graphs = export(run[0], tmp_path / "shared")
     assert {g.modality for g in graphs} == {"audio", "visual"}
     assert all(g.difference < 1e-4 for g in graphs)

@@ -146,7 +146,7 @@ def test_encoders_see_the_drawn_tokens(batch, choices):
 
         def seen(view, net=net, x=x, m=m):
             drawn = {"original": None, "intra": d[m].intra, "second": d[m].second}[view]
-            return net.encode(o._view(x, m, drawn), d[m].tokens[:, VIEWS.index(view)])
+            return net.encode(o.view(x, m, drawn), d[m].tokens[:, VIEWS.index(view)])
 
         if not choices:
             torch.testing.assert_close(inter, net.inter_centroid(seen("original"), d[m].inter), atol=1e-5, rtol=1e-4)

@@ -165,7 +165,7 @@ class TransformersEncoder(Encoder):
             )
         more = {}
         if self.architecture["model_type"] == "vit_mae":  # it sorts tokens by noise: this keeps their order
-            more["noise"] = torch.arange(self.tokens, dtype=x.dtype, device=x.device).expand(len(x), -1)
+            more["noise"] = torch.arange(self.tokens, dtype=x.dtype, device=x.device).expand(x.shape[0], -1)
         hidden = self.network(x[:, 0] if self.family.modality == AUDIO else x, **more).last_hidden_state
         return cast(Tensor, hidden[:, self.before :])
 
@@ -336,18 +336,15 @@ def _one_line(error: BaseException) -> str:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Neither progress bars nor reports of the parts of a model that are left out."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
-    from transformers.utils import logging as library
+    from transformers.utils import logging as module
 
-    level, bars, hub = library.get_verbosity(), library.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    library: Any = module  # untyped
+    level, bars = library.get_verbosity(), library.is_progress_bar_enabled()
     library.set_verbosity(logging.CRITICAL)
-    library.disable_progress_bar()
-    disable_progress_bars()
+    library.disable_progress_bar()  # the Hub's own as well
     try:
         yield
     finally:
         library.set_verbosity(level)
         if bars:
             library.enable_progress_bar()
-        if hub:
-            enable_progress_bars()

@@ -26,6 +26,7 @@ Inter = Literal["centroid", "original", "augmented", "equivariant"]
 Strategy = Literal["joint", "alternating", "two_stage"]
 View = Literal["original", "intra", "second"]  # x as it is, and under either draw
 VIEWS: tuple[View, ...] = get_args(View)
+STORED_VIEW = "/view"  # behind a modality: h' of a batch that holds tokens in place of inputs, pooled
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,11 @@ class EquiAVObjective(Objective):
             )
         return StepDraws(drawn)
 
-    def _view(self, x: Tensor, m: Modality, draw: PipelineDraw | None = None) -> Tensor:
+    def _input(self, batch: Batch, m: Modality) -> Tensor:
+        """What augmentations act on; or h itself, of a batch from a token store."""
+        return batch.inputs[m].float() if m + STORED_VIEW in batch.inputs else prepare_batch(self.inputs, batch, m)
+
+    def view(self, x: Tensor, m: Modality, draw: PipelineDraw | None = None) -> Tensor:
         """t(x), or x itself, as the encoder takes it."""
         with torch.autocast(x.device.type, enabled=False):
             return self.inputs[m].finish(x if draw is None else self.augment[m].apply(x, draw))
@@ -143,8 +148,9 @@ class EquiAVObjective(Objective):
         """`inter/m`: the embedding contrasted between modalities; `intra/m/...`: the pair z_hat, z' within one."""
         # Inputs are made in single precision whatever the networks use: a log-mel energy has no bits to spare.
         with torch.autocast(batch.device.type, enabled=False):
-            x = {m: prepare_batch(self.inputs, batch, m) for m in self.model.modalities}
-        parts = {m: self.one_modality(m, x[m], draws[m]) for m in self.model.modalities}
+            x = {m: self._input(batch, m) for m in self.model.modalities}
+        views = {m: batch.inputs.get(m + STORED_VIEW) for m in self.model.modalities}
+        parts = {m: self.one_modality(m, x[m], draws[m], views[m]) for m in self.model.modalities}
         outputs = {f"inter/{m}": z_bar for m, (z_bar, _, _) in parts.items()}
         for m, (_, pair, _) in parts.items():
             if pair is not None:
@@ -152,35 +158,46 @@ class EquiAVObjective(Objective):
         return outputs | {f"{LOG}displacement/{m}": moved for m, (_, _, moved) in parts.items()}
 
     def one_modality(
-        self, m: Modality, x: Tensor, draws: ModalityDraws
+        self, m: Modality, x: Tensor, draws: ModalityDraws, stored: Tensor | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Float[Tensor, " batch"]]:
-        """The inter-modal embedding, the intra-modal pair, and how far u moved each representation."""
+        """The inter-modal embedding, the intra-modal pair, and how far u moved each representation.
+
+        With `stored`, the pooled h' of frozen encoders, x is h.
+        """
         net = self.model[m]
         still = x.new_zeros(len(x))
         match self.intra:
             case "equivariant":
-                views = self._view(x, m), self._view(x, m, draws.intra)
-                h, h_aug = net.f.views(*views, draws.tokens_of("original", "intra"))  # Eq. (3)
+                if stored is None:
+                    views = self.view(x, m), self.view(x, m, draws.intra)
+                    h, h_aug = net.f.views(*views, draws.tokens_of("original", "intra"))  # Eq. (3)
+                else:
+                    h, h_aug = x, stored
                 t = self.augment[m].encode(draws.intra).to(x.device)
                 h_hat = net.u(h, t[:, None])[:, 0]  # Eq. (4)
                 pair = (net.g_intra(h_hat), net.augmented(h_aug))  # Eqs. (6), (7)
                 moved = 1 - torch.cosine_similarity(h_hat.detach(), mean_pool(h).detach(), dim=1)
                 return self._inter(m, h, h_aug, draws), pair, moved
             case "invariant":
-                views = self._view(x, m, draws.intra), self._view(x, m, draws.second)
+                views = self.view(x, m, draws.intra), self.view(x, m, draws.second)
                 first, second = net.f.views(*views, draws.tokens_of("intra", "second"))
                 own = self.inter == "original"
-                h = net.encode(self._view(x, m), draws.tokens_of("original")) if own else first
+                h = net.encode(self.view(x, m), draws.tokens_of("original")) if own else first
                 return self._inter(m, h, first, draws), (net.augmented(first), net.augmented(second)), still
             case "none":
                 drawn = self.inter == "augmented"
-                view = self._view(x, m, draws.intra if drawn else None)
-                h = net.encode(view, draws.tokens_of("intra" if drawn else "original"))
+                if stored is None:
+                    view = self.view(x, m, draws.intra if drawn else None)
+                    h = net.encode(view, draws.tokens_of("intra" if drawn else "original"))
+                else:
+                    h = stored if drawn else x
                 return self._inter(m, h, h, draws), None, still
             case never:
                 assert_never(never)
 
-    def _inter(self, m: Modality, h: Tokens, h_aug: Tokens, draws: ModalityDraws) -> Tensor:
+    def _inter(
+        self, m: Modality, h: Tokens, h_aug: Float[Tensor, "batch others width"], draws: ModalityDraws
+    ) -> Tensor:
         """The embedding contrasted between modalities."""
         net = self.model[m]
         match self.inter:

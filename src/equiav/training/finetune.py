@@ -33,6 +33,7 @@ from equiav.randomness import generator
 from equiav.training.log import RunLog
 from equiav.training.mixup import Mixing, draw_mixing, mix_batch
 from equiav.training.optim import layer_scales
+from equiav.training.tokens import check_views
 from equiav.training.trainer import Outcome, Report, Trainer, Weights, choose_device, log, run_lock
 from equiav.types import Batch
 
@@ -64,7 +65,7 @@ class Finetuner(Trainer):
         self._upcoming = self.schedule.requests(self.step, self.total)
 
     def _check_recipe(self) -> None:
-        """Nothing that a pre-training recipe must not have is wrong here."""
+        check_views(self.config)
 
     def _validation(self) -> None:
         """Where every clip trains there is none; the last weights are kept then."""
@@ -112,14 +113,15 @@ class Finetuner(Trainer):
         model = self.model
         if self.average is not None:
             model = build_classifier(self.config).to(self.device)
-            model.load_state_dict(self.average)
+            model.load_state_dict(self._merged(self.average))
         assert self.splits.validation is not None
         loaded = LoadedClassifier(model, self.config, self.splits.classes, {})
         evaluator = Classification(split="validation", all_frames=False, examples=0)
         return evaluator(loaded, self.splits.validation)
 
     def _write_best(self) -> None:
-        self._store(self.out / BEST, self.model.state_dict() if self.average is None else self.average, None)
+        weights = self.model.state_dict() if self.average is None else self.average
+        self._store(self.out / BEST, self._merged(weights), None)
         for draft in self.out.glob(f".{BEST}.*"):  # what a kill left half-written
             shutil.rmtree(draft, ignore_errors=True)
 

@@ -36,8 +36,9 @@ from equiav.evaluation import Evaluator, Reconstruction, Retrieval
 from equiav.inference import LoadedModel, with_banks
 from equiav.io import locked
 from equiav.models import EmbeddingModel, cavmae_from_vits, load_strict
-from equiav.objectives import Objective
+from equiav.objectives import EquiAVObjective, Objective, StepDraws
 from equiav.training.log import Progress, RunLog
+from equiav.training.lora import add_lora, merge_lora
 from equiav.training.optim import (
     WarmupCosine,
     adamw,
@@ -50,6 +51,7 @@ from equiav.training.optim import (
     update_average,
 )
 from equiav.training.step import Step, StepOutput, prefetch, timed, worker_failures
+from equiav.training.tokens import StoredDataset, Views, ViewsDataset, check_views, token_store
 from equiav.training.trackers import check_trackers
 from equiav.types import Batch
 
@@ -58,7 +60,8 @@ log = logging.getLogger(__name__)
 Report = Callable[[str], None]
 Weights = dict[str, Tensor]
 LOCK = ".training.lock"
-RAW = "raw."  # weights as trained, kept in the state where the checkpoint's own are the moving average
+AVERAGE = "average."  # the moving average with its adapters, where the checkpoint's own weights have them merged
+RAW = "raw."  # weights as trained, where the checkpoint's own are their moving average or have adapters merged
 CLIPS_NAMED = 8
 
 
@@ -141,6 +144,8 @@ class Trainer:
             check_trackers(config.train.report_to)
         prepare_folder(out)
         self.clips = self._wanted(build_dataset(config, "train") if dataset is None else dataset)
+        if config.train.views is not None:
+            self.clips = ViewsDataset(self.clips, config.train.views.count, config.train.views.frames)
         self.validation = self._validation() if validation is None else validation
         self.schedule: Schedule = build_schedule(config, self.clips)
         self.device = choose_device()
@@ -151,7 +156,12 @@ class Trainer:
         self.total = train.steps or max(1, round((train.epochs or 0) * per_epoch))
         warmup = optim.warmup_steps if optim.warmup_steps is not None else round((optim.warmup_epochs or 0) * per_epoch)
         self.lr = WarmupCosine(optim.lr, self.total, warmup, optim.start_lr, optim.final_lr)
+        if not checkpoints_of(out):
+            self._start()
         freeze(self.model, optim.freeze)
+        if optim.lora is not None:
+            add_lora(encoders_of(self.model), rank=optim.lora.rank, alpha=optim.lora.alpha, seed=config.seed)
+            self.objective.to(self.device)
         self.optimiser = adamw(
             self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=self._lr_scales()
         )
@@ -160,10 +170,13 @@ class Trainer:
         self.average = {k: v.clone() for k, v in self.model.state_dict().items()} if train.ema else None
         self._stop = False
         self.step = self._resume()
+        self._requests = self.schedule.requests(self.step, self.total)
+        self.views = self._views()
 
     def _check_recipe(self) -> None:
         """Refuses recipes that are valid as files and senseless as pre-training."""
         config = self.config
+        check_views(config)
         if config.classifier is not None:
             raise ConfigError("classifier: a pre-training recipe has none")
         if config.augment.layout != "paper":
@@ -171,6 +184,24 @@ class Trainer:
         views = config.objective.has_predictor and config.objective.intra == "equivariant"
         if config.model.encoder.norm_augmented and not views:
             raise ConfigError("model.encoder.norm_augmented: only intra equivariant has an augmented view of its own")
+
+    def _views(self) -> Views | None:
+        """The augmentations of every clip, where the recipe fixes them."""
+        cfg = self.config.train.views
+        if cfg is None:
+            return None
+        return Views(cast(EquiAVObjective, self.objective).augment, len(self.clips), cfg.count, cfg.seed)
+
+    def _stored(self) -> Dataset | None:
+        """The clips as tokens of the recipe's store, filled by the first process; None where it was told to stop."""
+        assert self.views is not None
+        objective, clips, views = cast(EquiAVObjective, self.objective), cast(ViewsDataset, self.clips), self.views
+        store = token_store(self.config, objective, clips)
+        self._first_process(lambda: store.fill(objective, clips, views, self.report, lambda: self._stop))
+        if broadcast_flag(self._stop):
+            return None
+        store.open()
+        return StoredDataset(clips, store)
 
     def _lr_scales(self) -> dict[str, float]:
         """What the learning rate is multiplied with, by parameter name."""
@@ -197,15 +228,9 @@ class Trainer:
             return None
 
     def _resume(self) -> int:
-        """Loads the newest checkpoint of the folder, or the given starting weights; returns the step it stands at."""
+        """Loads the newest checkpoint of the folder; returns the step it stands at."""
         found = checkpoints_of(self.out)
         if not found:
-            if self.config.weights:
-                self._start_from(Path(self.config.weights))
-            else:
-                load_pretrained(self.config, encoders_of(self.model))
-            if self.average is not None:
-                self.average = {k: v.clone() for k, v in self.model.state_dict().items()}
             return 0
         step, path = found[-1]
         checkpoint = load_checkpoint(path)
@@ -223,9 +248,17 @@ class Trainer:
         load_strict(self.model, raw or weights, str(path))
         restore_optimiser(self.objective, self.optimiser, state)
         if self.average is not None:
-            self.average = {k: v.to(self.device) for k, v in weights.items()}
+            own = {k.removeprefix(AVERAGE): v for k, v in state.items() if k.startswith(AVERAGE)}
+            self.average = {k: v.to(self.device) for k, v in (own or weights).items()}
         self._restore_meta(checkpoint.meta)
         return step
+
+    def _start(self) -> None:
+        """A new run begins with the recipe's weights, or with those its encoders were published with."""
+        if self.config.weights:
+            self._start_from(Path(self.config.weights))
+        else:
+            load_pretrained(self.config, encoders_of(self.model))
 
     def _start_from(self, path: Path) -> None:
         """Loads the recipe's starting weights."""
@@ -274,8 +307,13 @@ class Trainer:
         if world_size() > 1:
             devices = [self.device.index] if self.device.type == "cuda" else None
             self.module = distributed_module(self.objective, devices)
+        clips: Dataset | None = self.clips
+        if train.views is not None and train.views.store is not None:
+            clips = self._stored()
+        if clips is None:
+            return
         batches = training_batches(
-            self.clips, self.schedule, start=self.step, stop=self.total,
+            clips, self.schedule, start=self.step, stop=self.total,
             rank=rank(), world_size=world_size(), workers=train.workers, further_rows=self._further_rows,
         )  # fmt: skip
         progress = Progress(self.total, self.step, self.report if rank() == 0 else lambda line: None)
@@ -303,7 +341,10 @@ class Trainer:
         set_lr(self.optimiser, lr)
         self.optimiser.zero_grad(set_to_none=True)
         batch = self._prepared(batch)
-        draws = self.objective.draw(config.train.batch, config.seed, self.step).rows(*self._rows())
+        draws = self.objective.draw(config.train.batch, config.seed, self.step)
+        if self.views is not None:
+            draws = self.views.fix(cast(StepDraws, draws), next(self._requests))
+        draws = draws.rows(*self._rows())
         step = Step(self.objective, self.module, config.train.micro_batch, self.autocast)
         done = step(batch, draws, self.step + 1, self.total)
         norm = self._clip()
@@ -352,10 +393,10 @@ class Trainer:
         model = self.model
         if self.average is not None:
             model = build_model(self.config).to(self.device)
-            model.load_state_dict(self.average)
+            model.load_state_dict(self._merged(self.average))
         return with_banks(cast(EmbeddingModel, model), self.config)
 
-    def _first_process(self, write: Callable[[], None]) -> None:
+    def _first_process(self, write: Callable[[], object]) -> None:
         """The first process writes; where it cannot, all stop."""
         failure: EquiAVError | None = None
         if rank() == 0:
@@ -377,14 +418,22 @@ class Trainer:
             raise TrainingError(
                 f"the weights are no numbers any more at step {self.step}; the checkpoint before it stays"
             )
-        if self.average is not None:
+        if self.average is not None or self.config.optim.lora is not None:
             state |= {RAW + k: v for k, v in weights.items()}
+        if self.average is not None:
+            if self.config.optim.lora is not None:
+                state |= {AVERAGE + k: v for k, v in self.average.items()}
             weights = self.average
-        self._store(self.out / CHECKPOINTS / f"{STEP}{self.step:08d}", weights, state)
+        self._store(self.out / CHECKPOINTS / f"{STEP}{self.step:08d}", self._merged(weights), state)
         for _, old in checkpoints_of(self.out)[: -self.config.train.keep]:
             shutil.rmtree(old, ignore_errors=True)
         for draft in (self.out / CHECKPOINTS).glob(".*"):  # what a kill left half-written
             shutil.rmtree(draft, ignore_errors=True)
+
+    def _merged(self, weights: Weights) -> Weights:
+        """The weights as a model without adapters has them."""
+        lora = self.config.optim.lora
+        return weights if lora is None else merge_lora(weights, rank=lora.rank, alpha=lora.alpha)
 
     def _store(self, path: Path, weights: Weights, state: Weights | None) -> None:
         """Writes a checkpoint folder."""
