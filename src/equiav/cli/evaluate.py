@@ -51,6 +51,7 @@ def retrieval(
 ) -> None:
     """Find the picture of a sound and the sound of a picture: R@1, R@5, R@10, or precision where only classes pair."""
     from equiav.build import build_dataset, listed_clips, with_data
+    from equiav.data import read_retrieval_list
     from equiav.evaluation import Retrieval, evaluation_folder
     from equiav.inference import load_model
 
@@ -60,7 +61,8 @@ def retrieval(
     if listed:
         clips, line = listed_clips(clips, listed)
         print(line, file=sys.stderr)
-    results = Retrieval(banks=banks, all_frames=all_frames, split=part, report=say)(loaded, clips)
+    total = len(read_retrieval_list(listed)) if listed else None
+    results = Retrieval(banks=banks, all_frames=all_frames, split=part, listed=total, report=say)(loaded, clips)
     end_line()
     print("\n".join(results.lines))
     print(f"Report: {results.write(out or evaluation_folder(model, 'retrieval'))}")
