@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from equiav.build import build_bank, build_dataset, build_model, present_splits, with_data
+from equiav.checkpoint import CHECKPOINTS, save_model
 from equiav.config import ShardsConfig
 from equiav.data import META, labels_of, multi_hot, vocabulary
 from equiav.errors import DataError
@@ -112,3 +113,34 @@ def test_a_bank_of_s_is_measured_beside_the_stored_one():
         assert found["test"]["retrieval_bank_s"] == with_bank
         assert found["test"]["retrieval"] == measure.measure_retrieval(loaded, test)
         assert set(found["validation"]) == tasks
+
+
+def test_last_and_best_checkpoint(tmp_path):
+    """All kept checkpoints are judged on validation; the one with the greatest mean reciprocal rank goes to test."""
+    config = small_config("data.validation=12", "data.test=8", "data.count=16")
+    models = [loaded_of(config.model_copy(update={"seed": seed})) for seed in (0, 1, 2)]
+    for step, model in enumerate(models, 1):
+        save_model(tmp_path / CHECKPOINTS / f"step-{step}", config, model.model.state_dict(), {"step": step})
+    kept = [(step, tmp_path / CHECKPOINTS / f"step-{step}") for step in (1, 2, 3)]
+    scores = []
+    for model in models:
+        ways = Retrieval(examples=0)(model, build_dataset(config, "validation"))["retrieval"].values()
+        scores.append(sum(way["MRR"] for way in ways))
+    best = max(range(3), key=lambda i: scores[i])
+    assert len({round(score, 6) for score in scores}) == 3, "these weights do not differ"
+    found = measure.measure_best(models[2], kept, lambda line: None)
+    assert found["validation"].pop("step") == found["test"].pop("step") == best + 1
+    assert found["test"] == measure.measure_retrieval(models[best], build_dataset(config, "test"))
+
+
+def test_clips_of_a_list_are_counted(tmp_path, monkeypatch):
+    loaded = loaded_of(small_config("data.test=8"))
+    monkeypatch.setattr(measure, "with_data", lambda config, path: config)
+    clips = build_dataset(loaded.config, "test")
+    ids = [clips.clip(i).source for i in (3, 5)]
+    (tmp_path / "list.json").write_text(json.dumps({"data": [{"video_id": name} for name in (*ids, "gone")]}))
+    chosen = RetrievalSet(data="elsewhere", list=str(tmp_path / "list.json"))
+    found, counts = measure.set_clips(loaded, chosen)
+    assert [found.clip(i).source for i in range(len(found))] == ids
+    assert counts == {"clips": {"found": 2, "listed": 3}}
+    assert measure.set_clips(loaded, OTHER)[1] == {}

@@ -25,7 +25,7 @@ def videos(folder: Path, names: list[str]) -> None:
 
 
 def ucf101(root: Path) -> None:
-    """Two classes of four groups; group n is the test of split n, as the publishers cut it, the fourth always trains."""
+    """Two classes of four groups; group n is the test of split n, as published, and the fourth always trains."""
     (root / "ucfTrainTestlist").mkdir(parents=True)
     numbered = "".join(f"{n} {name}\n" for n, name in enumerate(CLASSES, 1))
     (root / "ucfTrainTestlist/classInd.txt").write_text(numbered)

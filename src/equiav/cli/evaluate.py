@@ -49,6 +49,7 @@ def retrieval(
     A data file of CAV-MAE or EquiAV (--data list.json) is measured whole.
     """
     from equiav.build import build_dataset, listed_clips, with_data
+    from equiav.data import read_retrieval_list
     from equiav.evaluation import Retrieval, evaluation_folder
     from equiav.inference import load_model
 
@@ -58,21 +59,19 @@ def retrieval(
     if listed:
         clips, line = listed_clips(clips, listed)
         print(line, file=sys.stderr)
-    results = Retrieval(banks=banks, all_frames=all_frames, split=part, report=say)(loaded, clips)
+    total = len(read_retrieval_list(listed)) if listed else None
+    results = Retrieval(banks=banks, all_frames=all_frames, split=part, listed=total, report=say)(loaded, clips)
     finish(results, out or evaluation_folder(model, "retrieval"))
 
 
 @evaluate.command()
 def reconstruction(
     model: Annotated[Path, typer.Argument(help="A run's folder or a checkpoint, of kind masked or cavmae.")],
-    data: Annotated[Path | None, typer.Option(help="Other data than the model was trained on.")] = None,
-    split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
+    data: OtherData = None,
+    split: SplitName = "test",
     examples: Annotated[int, typer.Option(min=0, help="Clips to show, evenly spaced.")] = 12,
     seed: Annotated[int, typer.Option(help="Seed of the masks.")] = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for results and report (default: evaluation/reconstruction of the model)."),
-    ] = None,
+    out: OutFolder = None,
 ) -> None:
     """How well removed patches are reconstructed: the loss on held-out clips, and examples to look at."""
     from equiav.build import build_dataset, with_data

@@ -203,14 +203,16 @@ class Retrieval:
     """The evaluator of retrieval, in all directions between the modalities of a dataset.
 
     `banks` further banks of augmentation vectors, from the seeds that follow the stored one's, state how much the
-    choice of bank matters; a model that uses no bank gets none. `split` is for the record. `examples` queries of the
-    first direction are shown, half as many of the worst, and half as many of every other direction; 0 shows none.
+    choice of bank matters; a model that uses no bank gets none. `split` is for the record, and so is `listed`, the
+    number of clips on the published list that the dataset was chosen by. `examples` queries of the first direction are
+    shown, half as many of the worst, and half as many of every other direction; 0 shows none.
     """
 
     ks: tuple[int, ...] = KS
     banks: int = 0
     all_frames: bool = False
     split: str | None = None
+    listed: int | None = None
     examples: int = 8
     report: Report = silent
 
@@ -245,6 +247,7 @@ class Retrieval:
         record: dict[str, Any] = {
             "task": "retrieval",
             "split": self.split,
+            **({"listed": {"found": len(dataset), "listed": self.listed}} if self.listed else {}),
             "frames": "all" if self.all_frames else "middle",
             "one_to_one": dataset.one_to_one,
             "retrieval": records[0],
@@ -333,6 +336,8 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
     lines = [f"{way}: " + ", ".join(said(way, k, v) for k, v in of.items()) for way, of in record["retrieval"].items()]
     for way, values in record["by_class"].items():
         lines.append(f"{way} by class: " + ", ".join(f"{k} {values[k]:.1f}" for k in ("P@1", "P@10", "mAP", "chance")))
+    if "listed" in record:
+        lines.append(f"found {record['listed']['found']} of the {record['listed']['listed']} clips on the list")
     if record["further_bank_seeds"]:
         lines.append(f"in brackets: least and greatest over {len(record['further_bank_seeds']) + 1} banks of vectors")
     return lines
