@@ -7,6 +7,7 @@ import os
 import shutil
 import statistics
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -233,28 +234,33 @@ def finetune_folds(config: Config, out: Path, report: Report = log.info) -> Resu
     _, tune = finetuning_sections(config)
     if not isinstance(config.data, ShardsConfig):
         raise ConfigError("--folds needs a prepared folder or a published set (data.kind: shards)")
-    found = {}
+    found: dict[int, dict[str, float | None]] = {}
     with run_lock(out):
         folder = _prepared(Path(config.data.path), out / PREPARED, report)
-        for fold in _folds(folder):
+        clips = ShardDataset(folder, None)
+        folds = sorted({clips.clip(i).fold or 0 for i in range(len(clips))} - {0})
+        if len(folds) < 2:
+            raise DataError(f"{folder}: its clips have no folds; --folds is for sets published with some, as ESC-50 is")
+        for fold in folds:
             data = config.data.model_copy(update={"path": str(folder), "fold": fold})
-            done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, report))
+            announce = partial(lambda fold, line: report(f"fold {fold}: {line}"), fold)
+            done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", announce)
             if done.outcome.interrupted:
                 return None
             assert done.results is not None  # a fold always has test clips
             found[fold] = done.results["metrics"]
+    mean: dict[str, float | None] = {}
+    for name in METRICS:  # of those that are defined in all folds
+        values = [v for metrics in found.values() if (v := metrics[name]) is not None]
+        mean[name] = statistics.fmean(values) if len(values) == len(found) else None
     record: dict[str, Any] = {"task": "folds", "metric": tune.metric, "weights": config.weights or "none: from scratch"}
-    record |= {"folds": found, "mean": _mean(found), "seed": config.seed}
+    record |= {"folds": found, "mean": mean, "seed": config.seed}
     lines = [f"fold {fold}: {metrics_line(metrics)}" for fold, metrics in found.items()]
-    lines.append(f"mean: {metrics_line(record['mean'])}")
+    lines.append(f"mean: {metrics_line(mean)}")
     results = Results(record, primary=f"mean/{tune.metric}", lines=tuple(lines), template="folds.html")
     if rank() == 0:
         results.write(out)
     return results
-
-
-def _announced(fold: int, report: Report) -> Report:
-    return lambda line: report(f"fold {fold}: {line}")
 
 
 def _prepared(path: Path, place: Path, report: Report) -> Path:
@@ -272,21 +278,3 @@ def _prepared(path: Path, place: Path, report: Report) -> Path:
     if broadcast_flag(failure is not None):
         raise failure or DataError(f"{path}: could not be prepared by the first process")
     return place
-
-
-def _folds(folder: Path) -> list[int]:
-    clips = ShardDataset(folder, None)
-    found = sorted({int(clips.clip(i).fold or 0) for i in range(len(clips))} - {0})
-    if len(found) < 2:
-        raise DataError(f"{folder}: its clips have no folds; --folds is for sets published with some, as ESC-50 is")
-    return found
-
-
-def _mean(results: dict[int, dict[str, float | None]]) -> dict[str, float | None]:
-    """Mean over folds of each metric that is defined in all of them."""
-    means: dict[str, float | None] = {}
-    for name in METRICS:
-        values = [of_fold[name] for of_fold in results.values()]
-        known = [v for v in values if v is not None]
-        means[name] = statistics.fmean(known) if len(known) == len(values) else None
-    return means
