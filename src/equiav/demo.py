@@ -82,7 +82,7 @@ def evaluate_demo(
         },
     }
     lines = []
-    for way, name in (("audio_to_video", "sound to picture"), ("video_to_audio", "picture to sound")):
+    for way, name in (("audio_to_video", "audio to video"), ("video_to_audio", "video to audio")):
         recalls = ", ".join(f"{k} {found[way][k]:.1f} %" for k in guess)
         pool = f"among {len(test)} held-out scenes (chance R@10 {guess['R@10']:.1f} %)"
         lines.append(f"{name}: {recalls} {pool}")

@@ -55,7 +55,7 @@ def test_recipes(folder, overrides, message):
 
 
 def test_no_such_recipe(folder):
-    refused(equiav("pretrain", folder / "no.yaml"), "no.yaml: cannot be read")
+    refused(equiav("pretrain", folder / "no.yaml"), "no.yaml: no such file, and no recipe of this name")
 
 
 def test_unwritable_folder(folder):
