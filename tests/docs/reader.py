@@ -14,6 +14,7 @@ from PIL import Image
 from equiav.build import build_model
 from equiav.checkpoint import save_model
 from equiav.data import World, split_of
+from equiav.models import CavMae, CavMaeSizes, write_cavmae
 from equiav.web import write_film
 from tests.data.test_readers import MINIATURES, media_of
 from tests.docs.blocks import ROOT, blocks
@@ -55,6 +56,10 @@ def models(place: Path) -> None:
         save_model(place / name, config, dict(build_model(config).state_dict()), {"kind": kind})
     released = golden_recipe.state(golden_recipe.pretrain_shapes(RELEASED), RELEASED, 0.15)
     torch.save(released, place / "equiav_released.pth")
+    sizes = CavMaeSizes(
+        width=64, depth=1, decoder_width=32, decoder_depth=1, heads=1, decoder_heads=1, frames=64, image=32
+    )
+    torch.save(write_cavmae(CavMae(sizes).state_dict()), place / "audio_model.25.pth")
 
 
 def videos(place: Path, world: World) -> None:
