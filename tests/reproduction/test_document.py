@@ -227,7 +227,7 @@ def test_bank_of_s_is_not_run_until_measured(tmp_path, folders):
     record = json.loads(path.read_text())
     record["test"]["retrieval_bank_s"] = {"video_to_audio": {"R@1": 12.5}}
     path.write_text(json.dumps(record))
-    assert "| 22.0 ± 1.5 | 12.5 |" in markdown(collect(found, "world", folders))
+    assert "| 22.0 ± 1.5 | 12.5 (1 seed) |" in markdown(collect(found, "world", folders))
 
 
 ASPECT = "augment.audio.crop_aspect"

@@ -69,13 +69,13 @@ def test_each_probe_is_fitted_once(tmp_path, monkeypatch, paired):
     if paired:
         config = with_data(config, make_collection(tmp_path / "made", classes=3, sounds=8, images=10))
     fitted = []
-    whole = measure.linear_probe
+    whole = measure.linear_probes
 
     def counted(*parts, single):
         fitted.append(single)
         return whole(*parts, single=single)
 
-    monkeypatch.setattr(measure, "linear_probe", counted)
+    monkeypatch.setattr(measure, "linear_probes", counted)
     found = measure.measure_own(loaded_of(config), frozenset({"probe"}), lambda line: None)
     views = {"audio", "visual"} if paired else {"audio", "visual", "audiovisual"}
     assert fitted == [paired] * len(views)
@@ -83,7 +83,7 @@ def test_each_probe_is_fitted_once(tmp_path, monkeypatch, paired):
 
 
 def test_each_split_is_judged_as_by_a_probe_of_its_own():
-    """Splits are scored together; their mean APs are those of a probe judged on each alone."""
+    """One probe serves all splits; their mean APs are those of a probe judged on each alone."""
     loaded = loaded_of(small_config("data.count=40", "data.validation=12", "data.test=10"))
     found = measure.measure_own(loaded, frozenset({"probe"}), lambda line: None)
     clips = {split: build_dataset(loaded.config, split) for split in ("train", "validation", "test")}

@@ -63,7 +63,7 @@ def test_results_show_with_cost_and_plot(tmp_path, folders, without_notes):
     assert (tmp_path / "docs/images/reproduction/variants-world.png").exists()
     assert "| invariant + original | paper |  | 25.2 | 24.3 |" in table5
     assert re.search(r"\|  \| world \| 5 \| 34\.0 ± 1\.6 \|", table5)
-    assert "|  | paper's scale |  |  |" in table5  # not run: blank
+    assert "|  | paper's scale |  | not run | not run |" in table5
     assert "6 of 12 runs" in (out / "table-6.md").read_text()  # its S = 1 and S = 16 are rows of Table 5
     assert "World: 32 runs" in (out / "index.md").read_text()
 

@@ -251,6 +251,7 @@ def test_fine_tuning_columns(tmp_path):
     assert record["tasks"] == ["finetune.tiny.audio", "probe"]
     assert record["provenance"]["utc"] <= record["extended"][0]["utc"]
     assert len(record["extended"]) == 1
+    assert record["extended"][0]["seconds"]["cpu"] > 0, "its own cost, beside that of the run"
     write(tmp_path / "finetune/tiny.yaml", {**tree, "optim": {"warmup_steps": 2}})
     assert missing(second, folders) == {"finetune.tiny.audio"}, "another fine-tuning now"
     perform(second, folders, discard=False, progress=lambda line: None)

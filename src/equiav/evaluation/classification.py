@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
+from scipy.stats import rankdata
 from torch import Tensor
 
 from equiav.build import build_inputs
@@ -54,10 +55,8 @@ def roc_auc(scores: Float[Tensor, " n"], positive: Float[Tensor, " n"]) -> float
     hits = int(positive.sum())
     if hits in (0, total):
         return math.nan
-    _, place, size = torch.unique(scores, return_inverse=True, return_counts=True)
-    last = size.cumsum(0).double()
-    ranks = (last - (size - 1) / 2)[place]  # the mean rank of each run of equal scores
-    above = float((ranks * positive.double()).sum()) - hits * (hits + 1) / 2
+    ranks = rankdata(scores.cpu().numpy())  # of equal scores, their mean rank
+    above = float((ranks * positive.cpu().numpy()).sum()) - hits * (hits + 1) / 2
     return above / (hits * (total - hits))
 
 

@@ -23,6 +23,7 @@ from equiav.data import Dataset, Subset, evenly_spaced, find_sources
 from equiav.errors import ConfigError, DataError, EquiAVError, ShapeError
 from equiav.evaluation.base import Report, Results, silent
 from equiav.evaluation.embed import read_tokens
+from equiav.evaluation.equivariance import interval
 from equiav.evaluation.examples import ASSETS, Examples, pixels
 from equiav.inference import LoadedModel
 from equiav.io import Progress, write_whole
@@ -213,10 +214,7 @@ def centre_prior(height: int, width: int) -> Float[Tensor, "h w"]:
 
 def ahead(ours: Float[Tensor, " n"], theirs: Float[Tensor, " n"]) -> dict[str, float]:
     """Mean paired difference in per cent, with its 95 % interval by the normal approximation."""
-    difference = 100 * (ours - theirs).double()
-    mean = float(difference.mean())
-    half = 1.96 * float(difference.std()) / len(difference) ** 0.5 if len(difference) > 1 else float("nan")
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+    return dict(zip(("mean", "low", "high"), interval(100 * (ours - theirs).double()), strict=True))
 
 
 # The evaluator

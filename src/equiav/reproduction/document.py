@@ -21,7 +21,15 @@ from equiav.errors import ConfigError
 from equiav.io import duration, write_whole
 from equiav.report import new_figure, png
 from equiav.reproduction.plan import TRANSFER, Folders, Record, default_of
-from equiav.reproduction.statistics import VERDICTS, Comparison, PairedDifference, Results, Verdict, collect
+from equiav.reproduction.statistics import (
+    VERDICTS,
+    Comparison,
+    PairedDifference,
+    Results,
+    Verdict,
+    collect,
+    run_seconds,
+)
 from equiav.reproduction.tables import SCALES, Column, Row, ScaleName, Table, load_tables
 
 NAMES: dict[ScaleName, str] = {"world": "world", "real": "real data", "paper": "paper's scale"}
@@ -64,7 +72,8 @@ def values_table(results: Sequence[Results]) -> str:
         if cell is None:
             return "not run" if (row.name, column.name) in result.asked else ""
         plain = cell.std is None or (cell.std == 0 and not column.compared)  # encoder passes do not vary
-        return f"{cell.mean:.{digits}f}" + ("" if plain else f" ± {cell.std:.{digits}f}")
+        fewer = f" ({_plural(cell.seeds, 'seed')})" if cell.seeds < result.seeds(row) else ""
+        return f"{cell.mean:.{digits}f}" + ("" if plain else f" ± {cell.std:.{digits}f}") + fewer
 
     rows = []
     for row in table.rows:
@@ -166,7 +175,7 @@ def _remarks(results: Results) -> list[str]:
 
 def _times(records: Sequence[Record]) -> tuple[str, str, str]:
     """Wall and CPU time of runs, and the days on which they were made."""
-    wall, cpu = (duration(sum(float(r["seconds"][kind]) for r in records)) for kind in ("wall", "cpu"))
+    wall, cpu = (duration(sum(run_seconds(r, kind) for r in records)) for kind in ("wall", "cpu"))
     days = sorted({r["provenance"]["utc"][:10] for r in records})
     return wall, cpu, days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 

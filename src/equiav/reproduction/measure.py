@@ -20,8 +20,7 @@ from equiav.evaluation import (
     Retrieval,
     cost_of,
     evenly,
-    linear_probe,
-    mean_average_precision,
+    linear_probes,
     predictor_similarity,
     read_tokens,
 )
@@ -142,12 +141,10 @@ def _probes(loaded: LoadedModel, train: Dataset, held: dict[Split, Dataset]) -> 
     truth = {split: multi_hot(labels[split], classes) for split in held}
     found: dict[Split, dict[str, float]] = {split: {} for split in held}
     for name, features in known.items():
-        # Fitted once and judged on all splits together, then each by itself.
-        together = torch.cat([views[split][name] for split in held]), torch.cat(list(truth.values()))
-        validation = views["validation"][name], truth["validation"]
-        scores = linear_probe((features, targets), validation, together, single=single).scores
-        for split, part in zip(held, torch.split(scores, [len(truth[s]) for s in held]), strict=True):
-            found[split][name] = mean_average_precision(part, truth[split])[0]
+        tests = {split: (views[split][name], truth[split]) for split in held}
+        results = linear_probes((features, targets), tests["validation"], list(tests.values()), single=single)
+        for split, result in zip(tests, results, strict=True):
+            found[split][name] = result.mean_average_precision
     return found
 
 

@@ -233,14 +233,19 @@ def perform(run: Run, folders: Folders, *, discard: bool, progress: Progress) ->
         if not todo:
             return
         clock, made = Clock(out), provenance()  # before the work: the tree may change during it
+        begun = clock.total()
         if run.trained:
             _train(run, out, clock, progress)
         record = read_record(folders.record(run.scale, run.key)) or {}
         record = _measured(run, out, todo, record, progress)
         clock.tick(at_once=True)
-        record |= {"tasks": sorted({*record.get("tasks", []), *todo}), "seconds": clock.total()}
-        # Measurements added to an older record keep its origin and add their own.
-        record |= {"extended": [*record.get("extended", []), made]} if "provenance" in record else {"provenance": made}
+        record["tasks"] = sorted({*record.get("tasks", []), *todo})
+        # Measurements added to an older record keep its origin and its cost, and add their own.
+        if "provenance" in record:
+            spent = {kind: round(value - begun[kind], 1) for kind, value in clock.total().items()}
+            record["extended"] = [*record.get("extended", []), {**made, "seconds": spent}]
+        else:
+            record |= {"seconds": clock.total(), "provenance": made}
         write_json(folders.record(run.scale, run.key), record)
         folders.failure(run).unlink(missing_ok=True)
         if discard:
@@ -292,7 +297,8 @@ def resumable(run: Run, out: Path) -> Config:
 
 def _measured(run: Run, out: Path, todo: frozenset[str], record: Record, progress: Progress) -> Record:
     """The record with what was missing added."""
-    known = {"key": run.key, "scale": run.scale, "seed": run.seed, "rows": list(run.wanted_by)}
+    rows = sorted({*record.get("rows", []), *run.wanted_by})
+    known = {"key": run.key, "scale": run.scale, "seed": run.seed, "rows": rows}
     recipe = training_recipe(run.config) if run.trained else portable(run.config)
     record = {**record, **known, "recipe": run.recipe.name, "config": recipe}
     elsewhere: dict[str, Any] = dict(record.get("elsewhere", {}))

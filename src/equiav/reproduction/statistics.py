@@ -139,7 +139,7 @@ class Results:
 
     def seconds(self, kind: str) -> float:
         """Wall or CPU time of all runs behind the table."""
-        return sum(float(r["seconds"][kind]) for r in self.records.values())
+        return sum(run_seconds(record, kind) for record in self.records.values())
 
     def notes(self) -> tuple[list[str], list[str]]:
         """The notes on this scale that the numbers bear out, and for each of the others what contradicts it.
@@ -181,6 +181,11 @@ class Results:
         low, high = ours.interval
         found = f"{ours.mean:+.3g} ({low:+.3g} to {high:+.3g}, {ours.seeds} seeds)"
         return f"it claims of {a!r} against {b!r} in {name} that {said}, found {found}"
+
+
+def run_seconds(record: Record, kind: str) -> float:
+    """Wall or CPU time of a run, with that of measurements added later."""
+    return sum(float(part["seconds"][kind]) for part in (record, *record.get("extended", [])) if "seconds" in part)
 
 
 def value_at(record: Record, place: str, split: str) -> float | None:

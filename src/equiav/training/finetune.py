@@ -8,7 +8,7 @@ import shutil
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from equiav.build import (
     LabelledSplits,
@@ -310,9 +310,9 @@ def _prepare(name: str, split: int, path: Path, place: Path, report: Report) -> 
         try:
             found = read_published(name, path, split=split)
             report(found.line())
-            need = "audio" if PUBLISHED[name] == "audio" else "video"
+            need: tuple[Literal["audio", "video"]] = ("audio",) if PUBLISHED[name] == "audio" else ("video",)
             cores = os.cpu_count() or 1
-            prepare(found.clips, place, workers=cores, need=(need,), published=True, progress=report)
+            prepare(found.clips, place, workers=cores, need=need, published=True, progress=report)
         except EquiAVError as error:
             failure = error
     if broadcast_flag(failure is not None):
