@@ -1,5 +1,6 @@
 """Damaged folders and lists, disks that are full or cannot be written: one line each, and nothing silently wrong."""
 
+import contextlib
 import csv
 import errno
 import hashlib
@@ -107,6 +108,34 @@ def test_folders_without_checksums_open_as_before(folder, tmp_path):
     merge([copy], tmp_path / "merged")  # which then has some
     assert verify_prepared(tmp_path / "merged") == []
     assert verify_prepared(tmp_path / "nothing")[0].endswith("run `equiav prepare` again to finish")
+
+
+def test_without_checksums_damage_gets_one_line_too(folder, tmp_path):
+    """A folder from elsewhere need not have any: whatever bit of its index is wrong, there is no traceback."""
+    copy, dice = shutil.copytree(folder, tmp_path / "copy"), random.Random(1)
+    (copy / "SHA256SUMS").unlink()
+    meta = json.loads((copy / "meta.json").read_text())
+    (copy / "meta.json").write_text(json.dumps({k: v for k, v in meta.items() if k != "checksums"}))
+    files = sorted((copy / "index").iterdir())
+    refused = 0
+    for trial in range(300):
+        path = files[trial % len(files)]
+        content = path.read_bytes()
+        bit = dice.randrange(8 * min(len(content), 200))  # the headers of the columns, and their first values
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        for read in (everything, lambda place: list(PreparedIndex(place).rows())):
+            with contextlib.suppress(DataError):
+                read(copy)
+                refused -= 1
+            refused += 1
+        path.write_bytes(content)
+    assert refused > 300
+    meta.pop("part")
+    (copy / "meta.json").write_text(json.dumps({k: v for k, v in meta.items() if k != "checksums"}))
+    with pytest.raises(DataError, match="lacks what merging needs"):
+        merge([copy], tmp_path / "merged")
 
 
 def test_plain_tools_check_the_same_sums(folder):

@@ -470,7 +470,10 @@ def merge(parts: Sequence[Path], out: Path) -> Summary:
     Shards are linked where the file system can, and copied otherwise; the parts stay as they are.
     """
     metas = [read_meta(part) for part in parts]
-    _check_parts(parts, metas, out)
+    try:
+        settings = _joint_settings(parts, metas, out)
+    except (LookupError, TypeError, AttributeError) as error:
+        raise DataError(f"{META} of {parts[0]} or another part lacks what merging needs ({error!r})") from error
     indexes = [PreparedIndex(part) for part in parts]
     shards: dict[str, Path] = {}
     for part, prepared in zip(parts, indexes, strict=True):
@@ -495,16 +498,14 @@ def merge(parts: Sequence[Path], out: Path) -> Summary:
                 index.add(stored)
             for row in heapq.merge(*(read_skipped(part) for part in parts), key=lambda row: row[0]):
                 index.skip(*row)
-        names = {field.name for field in fields(Settings)} - {"need"}
-        options = {k: v for k, v in metas[0].items() if k in names}
-        settings = Settings(**options, need=tuple(metas[0]["modalities"]))
         kept = {what: sum(meta.get("kept", {}).get(what, 0) for meta in metas) for what in REMARKS}
         mark = metas[0]["fingerprint"]
         summary = _finish(draft, index, digests, settings, part=(1, 1), mark=mark, kept=kept)
     return summary
 
 
-def _check_parts(parts: Sequence[Path], metas: Sequence[dict[str, Any]], out: Path) -> None:
+def _joint_settings(parts: Sequence[Path], metas: Sequence[dict[str, Any]], out: Path) -> Settings:
+    """Those of all parts, which must be the parts of one preparation, each once."""
     if not parts:
         raise DataError("there are no parts to merge")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -515,3 +516,5 @@ def _check_parts(parts: Sequence[Path], metas: Sequence[dict[str, Any]], out: Pa
     numbers, wanted = sorted(meta["part"][0] for meta in metas), metas[0]["part"][1]
     if numbers != list(range(1, wanted + 1)):
         raise DataError(f"merging needs each of the {wanted} parts once; given are {', '.join(map(str, numbers))}")
+    names = {field.name for field in fields(Settings)} - {"need"}
+    return Settings(**{k: v for k, v in metas[0].items() if k in names}, need=tuple(metas[0]["modalities"]))

@@ -348,7 +348,12 @@ class PreparedIndex:
             self.shards = [self.text("shards", i) for i in range(len(self.texts["shards"][1]) - 1)]
             if len(self.shard) and not 0 <= self.shard.min() <= self.shard.max() < len(self.shards):
                 raise ValueError("a clip lies in a shard that has no name")
-        except (OSError, ValueError, SyntaxError, EOFError, TypeError, ArithmeticError, MemoryError) as error:
+            lengths = {len(column) for column in (self.members, self.shard, self.split, self.times, self.statistics)}
+            lengths |= {len(ends) - 1 for name, (_, ends) in self.texts.items() if name != "shards"}
+            shapes = self.members.shape[2:], self.times.shape[1:], self.statistics.shape[1:]
+            if len(lengths) > 1 or shapes != ((3,), (2,), (3,)) or self.split.max(initial=0) >= len(SPLITS):
+                raise ValueError("its columns do not belong together")
+        except (OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
             reason = str(error).partition("\n")[0]  # what the headers of arrays are parsed with tells more lines
             raise DataError(f"{folder / INDEX} is damaged ({reason}); prepare the folder again") from error
         for name in self.shards:
@@ -366,7 +371,10 @@ class PreparedIndex:
             raise ValueError(f"no file {path.name}")
         # A file of no clips is too short to be mapped.
         empty = path.stat().st_size <= NPY_HEADER
-        array: NDArray[Any] = np.load(path, mmap_mode=None if empty else "r", allow_pickle=False)
+        try:
+            array: NDArray[Any] = np.load(path, mmap_mode=None if empty else "r", allow_pickle=False)
+        except Exception as error:  # headers are parsed as Python: what its parser raises differs between versions
+            raise ValueError(f"{path.name}: {error}") from error
         return array
 
     def __len__(self) -> int:
@@ -375,11 +383,19 @@ class PreparedIndex:
     def text(self, column: str, row: int) -> str:
         """One string."""
         block, ends = self.texts[column]
-        return bytes(block[ends[row] : ends[row + 1]]).decode("utf-8")
+        try:
+            return bytes(block[ends[row] : ends[row + 1]]).decode("utf-8")
+        except ValueError as error:
+            raise DataError(
+                f"{self.folder / INDEX} is damaged ({column}: {error}); prepare the folder again"
+            ) from error
 
     def labels(self, row: int) -> tuple[str, ...]:
         """The labels of a clip."""
-        return tuple(json.loads(self.text("labels", row)))
+        try:
+            return tuple(json.loads(self.text("labels", row)))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{self.folder / INDEX} is damaged (labels: {error}); prepare the folder again") from error
 
     def holds(self, modality: Modality) -> NDArray[np.bool_]:
         """Which clips have audio, or frames: of a folder prepared with `partial`, not all have both."""
