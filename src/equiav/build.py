@@ -562,14 +562,14 @@ def build_dataset(config: Config, split: Split) -> Dataset:
             return PairedDataset(source, split, data.anchor, data.partners, config.seed)
         case ShardsConfig():
             if isinstance(data.validation, float) and split != "test":
-                whole = ShardDataset(Path(data.path), "train", size=size)
+                whole = _shards(config, Path(data.path), "train")
                 held = hold_out([whole.group(i) for i in range(len(whole))], data.validation)
                 return Subset(whole, np.flatnonzero(held if split == "validation" else ~held))
             if isinstance(data.validation, str) and split == "validation":
                 # A folder prepared for this may hold another split only, such as a publisher's test clips.
                 folder = Path(data.validation)
-                return ShardDataset(folder, split if read_meta(folder)["splits"].get(split) else None, size=size)
-            return ShardDataset(Path(data.test if split == "test" and data.test else data.path), split, size=size)
+                return _shards(config, folder, split if read_meta(folder)["splits"].get(split) else None)
+            return _shards(config, Path(data.test if split == "test" and data.test else data.path), split)
         case CavMaeConfig():
             listed = {"train": data.train, "validation": data.validation, "test": data.test}[split]
             if listed is None:
@@ -580,6 +580,14 @@ def build_dataset(config: Config, split: Split) -> Dataset:
         case foreign:
             dataset: Dataset = resolve_name(foreign.kind, Dataset)(config, split, **foreign.options)
             return dataset
+
+
+def _shards(config: Config, folder: Path, split: Split | None) -> ShardDataset:
+    """Prepared clips; of a folder that keeps clips without audio or video too, those that the method can use."""
+    wanted = modalities(config.classifier.mode) if config.classifier else modalities_of(config)
+    several = config.objective.kind == "masked" and len(wanted) > 1  # each clip serves with what it has
+    needed = None if several or not read_meta(folder).get("partial") else wanted
+    return ShardDataset(folder, split, size=config.visual.size, modalities=needed)
 
 
 def present_splits(config: Config) -> frozenset[Split]:
@@ -793,7 +801,7 @@ def _part(config: Config, split: Split) -> tuple[Dataset, NDArray[np.int64]]:
     if data.fold is None and split == "test":
         clips = build_dataset(config, finetune.test_split)
         return clips, np.arange(len(clips))
-    whole = ShardDataset(Path(data.path), None if data.fold else "train", size=config.visual.size)
+    whole = _shards(config, Path(data.path), None if data.fold else "train")
     rows = np.arange(len(whole))
     if data.fold is not None:
         folds = np.array([whole.clip(i).fold or 0 for i in range(len(whole))])
