@@ -269,18 +269,16 @@ def open_database(folder: Path, width: int, progress: Progress) -> tuple[sqlite3
 
 
 def _format(folder: Path) -> int:
-    """Which format a folder is in, by the number that SQLite keeps at byte 60 of its files."""
+    """Which format a folder is in; asking SQLite, which first undoes what a killed process had begun."""
     place = folder / DATABASE
-    if not place.is_file() and (folder / STATE).is_file():
-        return 1
-    try:
-        with place.open("rb") as file:
-            version = int.from_bytes(file.read(64)[60:], "big")
-    except OSError as error:
-        raise DataError(f"{place} cannot be read ({str(error.strerror).lower()}); {REMEDY}") from error
-    if version < FORMAT and (folder / CHECKSUM).is_file():
-        with closing(connect(folder)) as sql:
-            check_database(folder, sql)  # that number is no longer what was written
+    if not place.is_file():
+        if (folder / STATE).is_file():
+            return 1
+        raise DataError(f"{place} cannot be read (no such file); {REMEDY}")
+    with closing(connect(folder)) as sql:
+        version = int(sql.execute("PRAGMA user_version").fetchone()[0])
+        if version < FORMAT and (folder / CHECKSUM).is_file():
+            check_database(folder, sql)  # the second format has none: that number is no longer what was written
     return max(version, 2)
 
 
