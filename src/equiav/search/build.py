@@ -186,7 +186,7 @@ def _changed(clip: Clip) -> bool:
     """Is the file of a clip another than it was? One of the same size and time is not read."""
     if clip.path is None or FILE not in clip.metadata:
         return False  # an earlier version did not write that down
-    size, modified, digest = clip.metadata[FILE].split()
+    size, modified, digest = str(clip.metadata[FILE]).split()
     try:
         status = clip.path.stat()
         if str(status.st_size) != size:
