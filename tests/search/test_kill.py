@@ -236,13 +236,13 @@ def test_killed_while_checksums_are_added(tmp_path):
     store.close()
     as_second_format(tmp_path / "base")
     left = {e.clip.id: e for i, e in enumerate(known) if i % 3}
-    rng, unfinished = np.random.default_rng(KILLS), 0
-    for number in range(KILLS):
+    unfinished = 0
+    for number, delay in enumerate(np.linspace(0, 0.1, KILLS)):
         folder = tmp_path / f"killed-{number}"
         shutil.copytree(tmp_path / "base", folder)
         child = run(MIGRATE, folder)
         assert child.stdout.readline() == "begins\n"
-        time.sleep(float(rng.uniform(0, 0.1)))
+        time.sleep(delay)
         os.kill(child.pid, signal.SIGKILL)
         unfinished += "migrated" not in child.communicate()[0]
         again = LocalStore(folder, WIDTH)

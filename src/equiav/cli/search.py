@@ -49,8 +49,9 @@ def index(
     if out is None:
         raise EquiAVError("give what to index and the index's folder: equiav index my_videos/ library.index")
     opened, embedder = _opened(out, model, store, device)
-    how = {"table": listed, "seconds": seconds, "overlap": overlap, "workers": workers}
-    done = index_folder(opened, embedder, source, **how, progress=say)
+    done = index_folder(
+        opened, embedder, source, table=listed, seconds=seconds, overlap=overlap, workers=workers, progress=say
+    )
     end_line()
     known = f", {done.known} known already" if done.known else ""
     changed = f", {done.changed} files had changed" if done.changed else ""

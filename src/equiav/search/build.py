@@ -86,8 +86,7 @@ def index_folder(
         return index_prepared(index, embedder, place, table=table, progress=progress)
     if table is not None:
         raise DataError(f"--list goes with a prepared folder, which {place} is not; index the list itself instead")
-    how = {"seconds": seconds, "overlap": overlap, "workers": workers}
-    return index_media(index, embedder, place, **how, progress=progress)
+    return index_media(index, embedder, place, seconds=seconds, overlap=overlap, workers=workers, progress=progress)
 
 
 def index_media(
@@ -114,10 +113,10 @@ def index_media(
     index.check_model(embedder.digest)
     embedder.check_seconds(seconds)
     sources = _outside_indexes(find_sources(place, suffixes=SUFFIXES | PICTURES), index.folder, place)
-    known = index.store.known([key_of(_origin(source), 0) for source in sources])
-    first = {source.id: known.get(key_of(_origin(source), 0)) for source in sources}
-    changed = {s.id: _ids_of(index, s) for s in sources if (clip := first[s.id]) is not None and _changed(clip)}
-    todo = [source for source in sources if first[source.id] is None or source.id in changed]
+    keys = {source.id: key_of(_origin(source), 0) for source in sources}
+    known = index.store.known(list(keys.values()))
+    changed = {s.id: _ids_of(index, s) for s in sources if (key := keys[s.id]) in known and _changed(known[key])}
+    todo = [source for source in sources if keys[source.id] not in known or source.id in changed]
     config, limits = embedder.model.config, embedder.limits or Limits()
     how = {
         "seconds": seconds or embedder.seconds, "overlap": overlap, "rate": embedder.rate, "limits": limits,
@@ -138,11 +137,13 @@ def index_media(
             for source in todo:
                 waiting.append((source.id, threads.submit(fill, source)))
                 if len(waiting) > AHEAD * count:
-                    name, future = waiting.popleft()
-                    yield name, future.result()
+                    yield finished()
             while waiting:
-                name, future = waiting.popleft()
-                yield name, future.result()
+                yield finished()
+
+        def finished() -> tuple[str, Filled]:
+            name, future = waiting.popleft()
+            return name, future.result()
 
         try:
             done = len(sources) - len(todo)
@@ -183,13 +184,16 @@ def read_pieces(path: Path, *, size: int, limits: Limits, rate: int, **how: Any)
 
 def _changed(clip: Clip) -> bool:
     """Is the file of a clip another than it was? One of the same size and time is not read."""
-    size, modified, digest = (str(clip.metadata.get(FILE, "")).split() + 3 * [""])[:3]
-    if not digest or clip.path is None or not clip.path.is_file():
+    if clip.path is None or FILE not in clip.metadata:
         return False  # an earlier version did not write that down
-    status = clip.path.stat()
-    if (str(status.st_size), str(status.st_mtime_ns)) == (size, modified):
+    size, modified, digest = str(clip.metadata[FILE]).split()
+    try:
+        status = clip.path.stat()
+        if str(status.st_size) != size:
+            return True
+        return str(status.st_mtime_ns) != modified and sha256(clip.path) != digest
+    except OSError:
         return False
-    return str(status.st_size) != size or sha256(clip.path) != digest
 
 
 def _ids_of(index: Index, source: Clip) -> list[str]:

@@ -27,7 +27,7 @@ import numpy as np
 from equiav.errors import Busy, DataError, EquiAVError
 from equiav.io import locked, sha256
 from equiav.search.records import NEAR, SIDES, TIMES, Filter, Progress, clip_record, facts, number_of, read_clip
-from equiav.search.vectors import DRAFT, Numbers, Rows, side_files, write_sums
+from equiav.search.vectors import BLOCK, DRAFT, Numbers, Rows, row_sums, side_files
 from equiav.types import Clip
 
 logger = logging.getLogger(__name__)
@@ -269,18 +269,16 @@ def open_database(folder: Path, width: int, progress: Progress) -> tuple[sqlite3
 
 
 def _format(folder: Path) -> int:
-    """Which format a folder is in, by the number that SQLite keeps at byte 60 of its files."""
+    """Which format a folder is in; asking SQLite, which first undoes what a killed process had begun."""
     place = folder / DATABASE
-    if not place.is_file() and (folder / STATE).is_file():
-        return 1
-    try:
-        with place.open("rb") as file:
-            version = int.from_bytes(file.read(64)[60:], "big")
-    except OSError as error:
-        raise DataError(f"{place} cannot be read ({str(error.strerror).lower()}); {REMEDY}") from error
-    if version < FORMAT and (folder / CHECKSUM).is_file():
-        with closing(connect(folder)) as sql:
-            check_database(folder, sql)  # that number is no longer what was written
+    if not place.is_file():
+        if (folder / STATE).is_file():
+            return 1
+        raise DataError(f"{place} cannot be read (no such file); {REMEDY}")
+    with closing(connect(folder)) as sql:
+        version = int(sql.execute("PRAGMA user_version").fetchone()[0])
+        if version < FORMAT and (folder / CHECKSUM).is_file():
+            check_database(folder, sql)  # the second format has none: that number is no longer what was written
     return max(version, 2)
 
 
@@ -311,13 +309,15 @@ def _migrate(folder: Path, width: int, progress: Progress) -> None:
 def _add_checksums(folder: Path, sql: sqlite3.Connection, width: int) -> None:
     """Checksums of all that earlier formats wrote without."""
     for side, rows, file in sql.execute("SELECT side, rows, file FROM sides").fetchall():
-        stored, owners, _ = side_files(folder, side, width)
-        write_sums(folder, side, stored.view(rows))
+        stored, owners, sums = side_files(folder, side, width)
+        vectors = stored.view(rows)
+        for start in range(0, rows, BLOCK):
+            sums.append(row_sums(vectors[start : start + BLOCK]), start)
         try:
             digest = None if file is None else sha256(folder / file)
         except OSError:
             digest = ""  # that of no file: it counts as damaged, and is made again when the index grows
-        crc = zlib.crc32(owners.view(rows))
+        crc = zlib.crc32(owners.view(rows).data)
         sql.execute("UPDATE sides SET owners = ?, sha256 = ? WHERE side = ?", (crc, digest, side))
 
 

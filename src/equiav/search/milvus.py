@@ -80,18 +80,14 @@ def same_store(one: str | None, other: str | None) -> bool:
     return parse_address(one.replace("+http://", "://", 1)) == parse_address(other.replace("+http://", "://", 1))
 
 
-def named_servers() -> Path:
-    """The list of servers that this user has named, in their own configuration."""
-    home = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("APPDATA") or Path.home() / ".config"
-    return Path(home) / "equiav" / "milvus.json"
-
-
 def trusted_server(uri: str, address: str, *, named: bool) -> tuple[str, str]:
-    """Where to connect, and the token to send there; naming a server is remembered, with or without TLS.
+    """Where to connect, and the token to send there.
 
-    A server that only an index folder speaks of gets no token, and is not spoken to in plain text.
+    Servers that were named are remembered in the user's own configuration, with or without TLS. One that only an index
+    folder speaks of gets no token, and is not spoken to in plain text.
     """
-    token, place = os.environ.get("MILVUS_TOKEN", ""), named_servers()
+    home = os.environ.get("XDG_CONFIG_HOME") or os.environ.get("APPDATA") or Path.home() / ".config"
+    token, place = os.environ.get("MILVUS_TOKEN", ""), Path(home) / "equiav" / "milvus.json"
     try:
         known = [str(one) for one in json.loads(place.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):

@@ -16,7 +16,7 @@ import logging
 import sqlite3
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,12 +67,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one change left: so many entries, those still there (None: all), vectors by side, answers to filters."""
+    """What one change left: how many entries came and went, which are there, vectors by side, answers to filters."""
 
     generation: int
     entries: int
     removed: int
-    alive: Mask | None
+    alive: Mask
     parts: dict[str, Part]
     masks: dict[tuple[Filter, ...], Mask] = field(default_factory=dict)
 
@@ -126,15 +126,14 @@ class LocalStore:
         """The clips of those of the ids that are there."""
         with self._reading():
             numbers = database.numbers_of(self._sql, ids)
-            texts = self._texts(list(numbers.values()))
+            texts = self._column("clip", numbers.values())
         return {id: read_clip(json.loads(texts[number])) for id, number in numbers.items()}
 
     def paths(self) -> set[str]:
         """The files that entries are of."""
         with self._reading() as now:
             rows = self._sql.execute(database.BY_KEY, ("path",)).fetchall()
-        there = np.ones(now.entries, bool) if now.alive is None else now.alive
-        return {database.unstored(value) for value, held in rows if there[np.frombuffer(held, "<u4")].any()}
+        return {database.unstored(value) for value, held in rows if now.alive[np.frombuffer(held, "<u4")].any()}
 
     def get(self, id: str) -> Entry | None:
         """An entry with its vectors."""
@@ -170,10 +169,11 @@ class LocalStore:
             if side not in now.parts:
                 return [], np.zeros((0, self.width), np.float32)
             part = now.parts[side]
-            rows = np.arange(len(part.owners)) if now.alive is None else np.flatnonzero(now.alive[part.owners])
+            rows = np.flatnonzero(now.alive[part.owners])
             rows = rows[:: spacing(len(rows), most)]
             self._check(side, part, rows)
-            return self._ids(part.owners[rows]), np.array(part.vectors[rows])
+            ids = self._column("id", part.owners[rows].tolist())
+            return [database.unstored(id) for id in ids.values()], np.array(part.vectors[rows])
 
     def search(self, vector: Vector, side: str, k: int, filters: Sequence[Filter]) -> list[tuple[Clip, float]]:
         """The nearest k clips on a side that meet all filters, best first; ties in the order they came."""
@@ -184,7 +184,7 @@ class LocalStore:
                 part = now.parts[side]
                 mask = self._mask(now, tuple(filters)) if filters else now.alive
                 index = self._index(part)
-            allowed = None if mask is None else mask[part.owners]
+            allowed = mask[part.owners] if filters or now.removed else None
             rows = self._candidates(vector, part, index, k, allowed)
             self._check(side, part, rows)
             scores = files.exact(part.vectors, vector, rows)
@@ -192,7 +192,7 @@ class LocalStore:
                 rows = np.arange(len(part.owners))
             best = _best(scores, rows, k)
             numbers = part.owners[rows[best]].tolist()
-            texts = self._texts(numbers)
+            texts = self._column("clip", numbers)
             if len(texts) == len(numbers):
                 clips = [read_clip(json.loads(texts[number])) for number in numbers]
                 return list(zip(clips, scores[best].tolist(), strict=True))
@@ -205,19 +205,24 @@ class LocalStore:
         """Refuses to go on with vectors that are not as they were written; each is looked at once."""
         damaged = _damaged(part, rows)
         if len(damaged):
-            ids = self._ids(part.owners[damaged[:1]])
-            raise DataError(f"{self.folder}: the {side} vector of {', '.join(ids)} is damaged; {database.REMOVE}")
+            raise DataError(f"{self.folder}: {self._damage(side, part, damaged[:1])[0]}")
+
+    def _damage(self, side: str, part: Part, damaged: Numbers) -> list[str]:
+        """A line for each damaged vector."""
+        ids = self._column("id", part.owners[damaged].tolist()).values()
+        return [f"the {side} vector of {database.unstored(id)} is damaged; {database.REMOVE}" for id in ids] or [
+            "damaged vectors have been removed meanwhile; search again"
+        ]
 
     def verify(self, progress: Progress) -> list[str]:
         """Compares every vector and every compressed index with its checksum; one line for each problem."""
         now, problems = self.state, []
         for side, part in now.parts.items():
             part.checked[:] = False
-            rows = np.arange(len(part.owners)) if now.alive is None else np.flatnonzero(now.alive[part.owners])
+            rows = np.flatnonzero(now.alive[part.owners])
             damaged = _damaged(part, rows)
             progress(f"{self.folder}: {len(rows):,} {side} vectors compared with their checksums")
-            shown = self._ids(part.owners[damaged[:LINES]])
-            problems += [f"the {side} vector of {id} is damaged; {database.REMOVE}" for id in shown]
+            problems += self._damage(side, part, damaged[:LINES]) if len(damaged) else []
             if len(damaged) > LINES:
                 problems.append(f"{len(damaged) - LINES:,} more {side} vectors are damaged; {database.REMEDY}")
             try:
@@ -227,22 +232,12 @@ class LocalStore:
                 problems.append(str(error))
         return problems
 
-    def _ids(self, numbers: Numbers) -> list[str]:
-        """Ids of entries by their numbers; those removed since are left out."""
-        find = "SELECT id FROM entries WHERE number = ?"
+    def _column(self, name: Literal["id", "clip"], numbers: Iterable[int]) -> dict[int, Any]:
+        """A column of entries by their numbers, as it is stored; those removed since are left out."""
+        find = f"SELECT {name} FROM entries WHERE number = ?"
         with self._lock, told(self.folder):
-            found = [self._sql.execute(find, (number,)).fetchone() for number in numbers.tolist()]
-        return [database.unstored(row[0]) for row in found if row is not None]
-
-    def _texts(self, numbers: list[int]) -> dict[int, str]:
-        """Clips by the numbers of their entries, as they are stored; those removed since are left out."""
-        found: dict[int, str] = {}
-        for start in range(0, len(numbers), 500):
-            some = numbers[start : start + 500]
-            find = f"SELECT number, clip FROM entries WHERE number IN ({', '.join('?' * len(some))})"
-            with self._lock, told(self.folder):
-                found.update(self._sql.execute(find, some))
-        return found
+            rows = {number: self._sql.execute(find, (number,)).fetchone() for number in numbers}
+        return {number: row[0] for number, row in rows.items() if row is not None}
 
     def _candidates(self, vector: Vector, part: Part, index: Any, k: int, allowed: Mask | None) -> Any:
         """Rows to compare exactly: all that may be found, or in a large index those the compressed one proposes."""
@@ -260,7 +255,7 @@ class LocalStore:
         """For every entry whether it is there and meets all filters."""
         if filters in now.masks:
             return now.masks[filters]
-        mask = np.ones(now.entries, bool) if now.alive is None else now.alive.copy()
+        mask = now.alive.copy()
         for one in filters:
             meets = np.zeros_like(mask)
             meets[database.meeting(self._sql, one)] = True
@@ -308,7 +303,7 @@ class LocalStore:
         stored, owners, sums = side_files(self.folder, side, self.width)
         for rows, values in ((stored, new), (owners, numbers), (sums, files.row_sums(new))):
             rows.append(values, count)
-        total, crc = count + len(vectors), zlib.crc32(numbers, old.crc or 0)
+        total, crc = count + len(vectors), zlib.crc32(numbers.data, old.crc or 0)
         file, covered, trained, digest = old.file, old.covered, old.trained, old.sha256
         if total >= self.limit and (file is None or total - covered > TAIL):
             every = stored.view(total)
@@ -382,21 +377,20 @@ class LocalStore:
     def _read(self, sql: sqlite3.Connection) -> Snapshot:
         generation, entries = sql.execute("SELECT generation, entries FROM state").fetchone()
         removed = [number for (number,) in sql.execute("SELECT number FROM removed")]
-        alive = None
-        if removed:
-            alive = np.ones(entries, bool)
-            alive[removed] = False
+        alive = np.ones(entries, bool)
+        alive[removed] = False
         parts = {}
-        for side, rows, *compressed, crc, digest in sql.execute("SELECT * FROM sides ORDER BY side").fetchall():
+        sides = sql.execute("SELECT * FROM sides ORDER BY side").fetchall()
+        for side, rows, file, covered, trained, crc, digest in sides:
             stored, owners, sums = side_files(self.folder, side, self.width)
             numbers, checked = owners.view(rows), np.zeros(rows, bool)
-            if crc is not None and zlib.crc32(numbers) != crc:
+            if crc is not None and zlib.crc32(numbers.data) != crc:
                 raise DataError(f"{owners.path} is damaged: not as it was written; {database.REMEDY}")
             if self._snapshot is not None and side in self._snapshot[1].parts:
                 before = self._snapshot[1].parts[side].checked
                 checked[: len(before)] = before
             written = None if crc is None else sums.view(rows)
-            parts[side] = Part(stored.view(rows), numbers, written, checked, *compressed, crc, digest)
+            parts[side] = Part(stored.view(rows), numbers, written, checked, file, covered, trained, crc, digest)
         return Snapshot(generation, entries, len(removed), alive, parts)
 
 

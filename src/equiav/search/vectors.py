@@ -91,14 +91,6 @@ def row_sums(vectors: NDArray[np.float32]) -> NDArray[np.uint64]:
     return sums
 
 
-def write_sums(folder: Path, side: str, vectors: NDArray[np.float32]) -> None:
-    """Checksums of all vectors of a side, for an index that was written without."""
-    sums = side_files(folder, side, vectors.shape[1])[2]
-    sums.path.unlink(missing_ok=True)
-    for start in range(0, len(vectors), BLOCK):
-        sums.append(row_sums(vectors[start : start + BLOCK]), start)
-
-
 def _faiss() -> Any:
     """FAISS, whose own annotations leave out half of what it can do."""
     return importlib.import_module("faiss")
