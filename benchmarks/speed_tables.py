@@ -56,6 +56,19 @@ def token_speed(r: dict[str, Any]) -> Made:
     return ["tokens kept", "CPU-seconds per step", "times as fast"], rows, note
 
 
+def token_store(r: dict[str, Any]) -> Made:
+    rows = [
+        [name, f"{r[key]['cpu_seconds']:.1f}", f"{r['recomputed']['cpu_seconds'] / r[key]['cpu_seconds']:.1f}"]
+        for name, key in (("computed in every step", "recomputed"), ("from the store", "stored"))
+    ]
+    note = (
+        f"{r['size'].capitalize()} encoders, {r['clips']} clips of the world, one thread; filling the store "
+        f"({r['store_bytes'] / 1e6:.0f} MB in float32) took {r['filling_cpu_seconds']:.0f} CPU-seconds, once. Largest "
+        f"relative difference of any loss in {r['steps']} steps: {r['largest_relative_difference']:.1g}."
+    )
+    return ["tokens of frozen encoders", "CPU-seconds per epoch", "times as fast"], rows, note
+
+
 def token_cost(r: dict[str, Any]) -> Made:
     w = r.get("world")
     if w is None:

@@ -339,6 +339,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "step_parts": (("training_step.json",), about_speed(speed_tables.step_parts)),
     "memory": (("memory.json",), about_speed(speed_tables.memory)),
     "token_speed": (("token_dropping.json",), about_speed(speed_tables.token_speed, "speed")),
+    "token_store": (("token_store.json",), about_speed(speed_tables.token_store)),
     "token_cost": (("token_dropping.json",), about_speed(speed_tables.token_cost, "world")),
     "feeding": (("feeding.json",), about_speed(speed_tables.feeding)),
     "scaling": (("scaling.json",), about_speed(speed_tables.scaling)),

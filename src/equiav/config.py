@@ -528,7 +528,7 @@ class LoraConfig(Section):
     """Low-rank adapters in the linear layers of encoder blocks that are not frozen; checkpoints hold them merged."""
 
     rank: Few = 8
-    alpha: PositiveFloat = 16.0
+    alpha: Few = 16
 
 
 class OptimConfig(Section):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +148,7 @@ def test_a_run_killed_while_filling_carries_on(tmp_path):
     progress = tmp_path / "tokens/progress.json"
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
         while process.poll() is None and not (progress.exists() and json.loads(progress.read_text())["done"] >= 32):
-            pass
+            time.sleep(0.05)
         process.send_signal(signal.SIGKILL)
     filled = json.loads(progress.read_text())["done"]
     before = np.fromfile(tmp_path / "tokens/visual.tokens", "float16").reshape(600, -1)[:filled]

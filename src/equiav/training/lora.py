@@ -16,7 +16,7 @@ from equiav.types import Modality
 A, B, BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."
 
 
-def add_lora(encoders: Mapping[Modality, Encoder], *, rank: int, alpha: float, seed: int) -> None:
+def add_lora(encoders: Mapping[Modality, Encoder], *, rank: int, alpha: int, seed: int) -> None:
     """Adapters for every linear layer in the blocks that are not frozen; nothing else of these encoders is trained.
 
     The first factor is drawn from the seed, the second is zero: training starts from what the encoder was.
@@ -49,7 +49,7 @@ def add_lora(encoders: Mapping[Modality, Encoder], *, rank: int, alpha: float, s
         raise ConfigError("optim.lora: no encoder is left to adapt; take one out of optim.freeze, or leave lora out")
 
 
-def merge_lora(weights: Mapping[str, Tensor], *, rank: int, alpha: float) -> dict[str, Tensor]:
+def merge_lora(weights: Mapping[str, Tensor], *, rank: int, alpha: int) -> dict[str, Tensor]:
     """The weights as a model without adapters names them: W + alpha / rank * B A for every adapted layer."""
     out = {}
     for name, value in weights.items():
