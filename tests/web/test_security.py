@@ -12,7 +12,7 @@ from equiav.web.security import Access, Security, stored_bytes
 
 def scope(path, method="GET", **headers):
     path, _, query = path.partition("?")
-    named = {"host": "localhost:7860", **headers}
+    named = {"host": "localhost:7860", "content_type": "application/json", **headers}
     pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in named.items()]
     server = ("10.0.0.5", 7860)
     return {"type": "http", "path": path, "query_string": query.encode(), "method": method, "headers": pairs,
@@ -34,6 +34,9 @@ def test_sizes_and_files(tmp_path):
     assert security.refusal(scope(join, "POST", content_length="2000")) is None
     assert security.refusal(scope(join, "POST", content_length="200000")).status_code == 413
     assert security.refusal(scope(join, "POST")).status_code == 411
+    for kind in ("", "text/plain", "multipart/form-data; boundary=x"):
+        asked = scope(join, "POST", content_length="2000", content_type=kind)
+        assert security.refusal(asked).status_code == 415
     assert security.refusal(scope(join, "POST", content_length="5", transfer_encoding="chunked")).status_code == 411
     assert security.refusal(scope("/", transfer_encoding="chunked")).status_code == 411
     assert security.refusal(scope("/", content_length="200000")).status_code == 413

@@ -185,9 +185,11 @@ class Security:
         length: Any = headers.get(b"content-length", b"" if method == "POST" else b"0")
         if b"transfer-encoding" in headers or not length.isdigit():
             return PlainTextResponse("A request must say how long it is.", 411)
-        form = headers.get(b"content-type", b"").lower().startswith(b"multipart/form-data")
-        if path == UPLOAD or (path.startswith(API) and form):
+        kind = headers.get(b"content-type", b"").lower()
+        if path == UPLOAD or (path.startswith(API) and kind.startswith(b"multipart/form-data")):
             return self._upload(int(length))
+        if method == "POST" and not path.startswith(API) and not kind.startswith(b"application/json"):
+            return PlainTextResponse("Only JSON is taken here.", 415)  # gradio fails on the bytes of anything else
         most = JSON_BYTES if path.startswith(API) else SLACK
         if int(length) > most:
             return PlainTextResponse(f"Too large: at most {most // 1000} kB are taken here.", 413)

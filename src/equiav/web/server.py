@@ -13,8 +13,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from ipaddress import ip_address
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from equiav.web.service import Service
 if TYPE_CHECKING:  # it needs the packages of the page
     from equiav.web.security import Access
 
+LONGEST = 70  # characters of a folder: sockets in it have names of at most 107
 PREFIX, UPLOADS = "equiav-page-", "uploads"
 SESSIONS = 64  # gradio keeps the last answer to each of them, and a caller of the API is a new one every time
 MALLOC_ARENA_MAX, HEAPS = -8, 2  # from malloc.h
@@ -77,9 +79,11 @@ def serve(
 
         def clean_up() -> None:
             service.close()
-            shutil.rmtree(folder, ignore_errors=True)
+            for place in (get_temp_dir(), folder):  # that of the processes may lie elsewhere
+                shutil.rmtree(place, ignore_errors=True)
 
-        with swept(folder / UPLOADS, service.limits.keep), closing(service):
+        with swept(folder / UPLOADS, service.limits.keep), ExitStack() as stack:
+            stack.callback(clean_up)
             server = build_server(app, clean_up)
             say(f"The page is at {address}" if page else f"The API is at {address}")
             server.run(sockets=[door])
@@ -110,7 +114,9 @@ def own_folder() -> Iterator[Path]:
     """A folder for examples and uploads that goes when the page does; those of pages that were killed go first."""
     _sweep_folders(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()  # uploads are known by paths without links
-    before, tempfile.tempdir = tempfile.tempdir, str(folder)  # what libraries leave goes with it
+    before = tempfile.tempdir
+    if len(str(folder)) <= LONGEST:
+        tempfile.tempdir = str(folder)  # what libraries leave goes with it
     try:
         with locked(folder):
             (folder / UPLOADS).mkdir()
@@ -191,7 +197,7 @@ def _with_page(app: Any, service: Service, folder: Path) -> Any:
 
     stay_at_home(processing_utils)
     for module in (queueing, route_utils, routes):
-        module.traceback = OneLine  # it prints tracebacks of whatever strangers send
+        module.traceback = OneLine  # type: ignore[attr-defined] # it prints tracebacks of whatever strangers send
     limits = service.limits
     examples = write_examples(service.index, folder / "examples", largest=limits.bytes, workers=service.workers)
     fonts = ["system-ui", "sans-serif"]

@@ -71,7 +71,7 @@ class Service:
 
     def _query(self, kind: Kind, path: Path, start: float) -> Query:
         self.check(path, timed=kind != "image" or lasting(path))
-        return ask(self.embedder, start=start, **{kind: path})  # type: ignore[arg-type]
+        return ask(self.embedder, start=start, **{kind: path})
 
     def locate_in_video(self, path: Path) -> list[Look]:
         """Pictures of a video, each under the map of where its sound comes from."""
