@@ -36,12 +36,12 @@ docs: $(STAMP)
 release-check:
 	$(PYTHON) tools/release_check.py
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 	  || { echo "equiav needs Python 3.10 or newer; set PYTHON=/path/to/python3.x"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 clean:

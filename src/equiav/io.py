@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -44,6 +45,7 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
     _remove(draft)
     try:
         yield draft
@@ -67,9 +69,10 @@ def write_whole(path: Path, content: bytes | str, *, sync: bool = True) -> None:
     """Writes a file whole or not at all."""
     try:
         with replacing(path, sync=sync) as draft:
-            draft.write_bytes(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise EquiAVError(f"{path}: cannot be written ({error.strerror})") from error
+            # Names of files may hold surrogates, which stand for bytes that are not UTF-8.
+            draft.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
+    except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
+        raise EquiAVError(f"{path!s}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
 
 
 def write_json(path: Path, record: Any) -> None:
@@ -126,6 +129,18 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def _sweep(path: Path) -> None:
+    """Removes drafts of `path` that killed processes left; a folder moved away but not yet replaced comes back."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        owner, _, kind = left.name.removeprefix(f".{path.name}.").partition(".")
+        if kind not in ("tmp", "old") or not owner.isdigit() or Path(f"/proc/{owner}").exists():
+            continue
+        if kind == "old" and not path.exists():
+            left.rename(path)
+        elif Path("/proc/self").exists():  # without it nobody knows who is alive
+            _remove(left)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
@@ -147,8 +162,8 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / name).open("a+")
-    except OSError as error:
-        raise EquiAVError(f"{folder}: cannot be written ({error.strerror})") from error
+    except (OSError, ValueError) as error:
+        raise EquiAVError(f"{folder}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
     with file:
         if fcntl is not None:
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def cut_log(path: Path, step: int) -> None:
             record = json.loads(line)
         except ValueError:
             continue  # the line a kill cut short
-        if record.get("step", 0) <= step:
+        if isinstance(record, dict) and record.get("step", 0) <= step:
             kept.append(line)
     write_whole(path, "".join(f"{line}\n" for line in kept))
 
@@ -37,9 +38,12 @@ class RunLog:
         # Imported here: TensorBoard takes a second and only the first process writes it.
         from torch.utils.tensorboard import SummaryWriter
 
-        cut_log(folder / LOG, step)
-        self._lines = (folder / LOG).open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1)
+        try:
+            cut_log(folder / LOG, step)
+            self._lines = (folder / LOG).open("a", encoding="utf-8")
+            self._board = SummaryWriter(str(folder / TENSORBOARD), purge_step=step + 1)
+        except OSError as error:
+            raise TrainingError(f"{folder}: cannot be written ({error.strerror})") from error
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
         """One record: a line of JSON, and every number as a TensorBoard scalar."""
@@ -53,9 +57,10 @@ class RunLog:
             raise TrainingError(f"{self._lines.name}: cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
-        """Closes both."""
-        self._lines.close()
-        self._board.close()
+        """Closes both; what a full disk did not take was reported when it was written."""
+        for part in (self._lines, self._board):
+            with suppress(OSError):
+                part.close()
 
 
 class Progress:
