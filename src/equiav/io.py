@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import glob
 import hashlib
 import json
@@ -52,13 +53,13 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
         if sync:
             for item in [*draft.rglob("*"), draft]:
                 _sync(item)
-        if draft.is_dir() and path.is_dir():  # not possible in one step: the old one goes once the new one is there
+        if not (draft.is_dir() and path.is_dir()):
+            draft.replace(path)
+        elif not _exchange(draft, path):  # then not in one step: the old one goes once the new one is there
             old = path.with_name(f".{path.name}.{os.getpid()}.old")
             path.rename(old)
             draft.rename(path)
             _remove(old)
-        else:
-            draft.replace(path)
         if sync:
             _sync(path.parent)
     finally:
@@ -127,6 +128,15 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swaps two folders in one step, where system and file system can; Python has no call for it."""
+    try:
+        libc = ctypes.CDLL(None)
+        return bool(libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), 2) == 0)
+    except (OSError, AttributeError, TypeError):
+        return False
 
 
 def _sweep(path: Path) -> None:
