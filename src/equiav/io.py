@@ -46,7 +46,6 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(path)
     _remove(draft)
     try:
         yield draft
@@ -60,6 +59,8 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
             path.rename(old)
             draft.rename(path)
             _remove(old)
+        if path.is_dir():
+            _sweep(path)
         if sync:
             _sync(path.parent)
     finally:
@@ -140,14 +141,11 @@ def _exchange(a: Path, b: Path) -> bool:
 
 
 def _sweep(path: Path) -> None:
-    """Removes drafts of `path` that killed processes left; a folder moved away but not yet replaced comes back."""
+    """Removes drafts of a folder that killed processes left beside it; files may have too many neighbours for that."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
         owner, _, kind = left.name.removeprefix(f".{path.name}.").partition(".")
-        if kind not in ("tmp", "old") or not owner.isdigit() or Path(f"/proc/{owner}").exists():
-            continue
-        if kind == "old" and not path.exists():
-            left.rename(path)
-        elif Path("/proc/self").exists():  # without it nobody knows who is alive
+        # Without /proc nobody knows who is alive.
+        if kind in ("tmp", "old") and Path("/proc/self").exists() and not Path(f"/proc/{owner}").exists():
             _remove(left)
 
 
