@@ -38,16 +38,16 @@ release-check:
 	$(PYTHON) tools/release_check.py
 
 # What the package itself needs, enough for the demo; then what tests, checks and documentation need beside it.
-$(BASE): pyproject.toml
+$(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 	  || { echo "equiav needs Python 3.10 or newer; set PYTHON=/path/to/python3.x"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	touch $@
 
 $(STAMP): $(BASE)
-	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 clean:

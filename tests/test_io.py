@@ -66,6 +66,69 @@ def test_bytes_are_on_the_disk_before_the_name_and_the_name_after(tmp_path, monk
     assert {str(draft), str(draft / "in"), str(draft / "in/side")} == set(happened[: happened.index("moved")])
 
 
+class Disk:
+    """What of a folder is on the disk after each step, by what was synced: contents of files, names in folders."""
+
+    def __init__(self, root, monkeypatch):
+        self.root, self.contents, self.names, self.seen = root, {}, {}, []
+        sync, exchange = io._sync, io._exchange
+        monkeypatch.setattr(io, "_sync", lambda path: (sync(path), self.synced(path)))
+        monkeypatch.setattr(io, "_exchange", lambda a, b: (exchange(a, b), self.lose_power())[0])
+        for name in ("rename", "replace"):
+            move = getattr(Path, name)
+            monkeypatch.setattr(Path, name, lambda a, b, move=move: (move(a, b), self.lose_power())[0])
+        for path in [root, *root.rglob("*")]:
+            self.synced(path, record=False)
+
+    def synced(self, path, record=True):
+        number = path.stat().st_ino
+        if path.is_dir():
+            self.names[number] = {item.name: item.stat().st_ino for item in path.iterdir()}
+        else:
+            self.contents[number] = path.read_bytes()
+        if record:
+            self.lose_power()
+
+    def lose_power(self):
+        """Both ends of what a file system may do: names as last synced, and names as they are by now."""
+        self.seen.append(self.tree(self.root.stat().st_ino))
+        files = {path: self.contents.get(path.stat().st_ino, b"") for path in self.root.rglob("*") if path.is_file()}
+        self.seen.append({path.relative_to(self.root).as_posix(): content for path, content in files.items()})
+
+    def tree(self, number, above=""):
+        found = {}
+        for name, inner in self.names.get(number, {}).items():
+            if inner in self.names:
+                found |= self.tree(inner, f"{above}{name}/")
+            else:
+                found[above + name] = self.contents.get(inner, b"")
+        return found
+
+
+@pytest.mark.parametrize("swap", [True, False])
+def test_after_power_loss_the_old_one_is_there_or_the_new_one(tmp_path, monkeypatch, swap):
+    def write(text):
+        write_whole(tmp_path / "file", text)
+        with replacing(tmp_path / "folder") as draft:
+            draft.mkdir()
+            (draft / "a").write_text(text)
+            (draft / "b").write_text(text)
+
+    write("old")
+    disk = Disk(tmp_path, monkeypatch)
+    if not swap:
+        monkeypatch.setattr(io, "_exchange", lambda a, b: False)
+    write("new")
+    assert len(disk.seen) > 10
+    for number, tree in enumerate(disk.seen):
+        assert tree["file"] in (b"old", b"new"), number
+        here = [tree.get(f"folder/{name}") for name in "ab"]
+        if not swap and here == [None, None]:  # between two renames: under another name, from which it comes back
+            here = next([tree[name], tree[name[:-1] + "b"]] for name in tree if name.endswith(".old/a"))
+        assert here in ([b"old", b"old"], [b"new", b"new"]), (number, tree)
+    assert disk.seen[-1]["file"] == disk.seen[-1]["folder/b"] == b"new"
+
+
 def test_what_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     for write in (lambda p: write_whole(p, ""), lambda p: write_json(p, {})):

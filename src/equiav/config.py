@@ -57,6 +57,7 @@ CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
 KINDS = ("pretrain", "finetune", "ablation")  # of recipes that come with the package
 LONGEST = 1 << 16  # characters of a recipe; PyYAML needs seconds for more
 MOST_TOKENS = 65_536  # of one input
+UNWRITABLE = re.compile("[\\0\\ud800-\\udfff]")  # no path and no file can hold them
 FOREIGN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")  # module:attribute
 MODALITY = re.compile(r"[a-z][a-z0-9_]*")  # weights are stored as modality.part
 
@@ -720,6 +721,8 @@ class _PlainLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
+        if UNWRITABLE.search(getattr(event, "value", None) or ""):
+            raise yaml.MarkedYAMLError(problem="NUL or surrogate characters", problem_mark=event.start_mark)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise yaml.MarkedYAMLError(problem="anchors and aliases are not allowed", problem_mark=event.start_mark)
         return super().compose_node(parent, index)

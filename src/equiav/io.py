@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import glob
 import hashlib
 import json
 import os
@@ -50,13 +52,15 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
         if sync:
             for item in [*draft.rglob("*"), draft]:
                 _sync(item)
-        if draft.is_dir() and path.is_dir():  # not possible in one step: the old one goes once the new one is there
+        if not (draft.is_dir() and path.is_dir()):
+            draft.replace(path)
+        elif not _exchange(draft, path):  # then not in one step: the old one goes once the new one is there
             old = path.with_name(f".{path.name}.{os.getpid()}.old")
             path.rename(old)
             draft.rename(path)
             _remove(old)
-        else:
-            draft.replace(path)
+        if path.is_dir():
+            _sweep(path)
         if sync:
             _sync(path.parent)
     finally:
@@ -67,9 +71,10 @@ def write_whole(path: Path, content: bytes | str, *, sync: bool = True) -> None:
     """Writes a file whole or not at all."""
     try:
         with replacing(path, sync=sync) as draft:
-            draft.write_bytes(content.encode() if isinstance(content, str) else content)
-    except OSError as error:
-        raise EquiAVError(f"{path}: cannot be written ({error.strerror})") from error
+            # Names of files may hold surrogates, which stand for bytes that are not UTF-8.
+            draft.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
+    except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
+        raise EquiAVError(f"{path!s}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
 
 
 def write_json(path: Path, record: Any) -> None:
@@ -126,6 +131,24 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def _exchange(a: Path, b: Path) -> bool:
+    """Swaps two folders in one step, where system and file system can; Python has no call for it."""
+    try:
+        libc = ctypes.CDLL(None)
+        return bool(libc.renameat2(-100, os.fsencode(a), -100, os.fsencode(b), 2) == 0)
+    except (OSError, AttributeError, TypeError):
+        return False
+
+
+def _sweep(path: Path) -> None:
+    """Removes drafts of a folder that killed processes left beside it; files may have too many neighbours for that."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        owner, _, kind = left.name.removeprefix(f".{path.name}.").partition(".")
+        # Without /proc nobody knows who is alive.
+        if kind in ("tmp", "old") and Path("/proc/self").exists() and not Path(f"/proc/{owner}").exists():
+            _remove(left)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
@@ -147,8 +170,8 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / name).open("a+")
-    except OSError as error:
-        raise EquiAVError(f"{folder}: cannot be written ({error.strerror})") from error
+    except (OSError, ValueError) as error:
+        raise EquiAVError(f"{folder}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
     with file:
         if fcntl is not None:
             try:

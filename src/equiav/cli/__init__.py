@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -35,6 +36,8 @@ __all__ = [
 
 def main() -> None:
     """Entry point: one line for bad input, a traceback for a bug."""
+    with contextlib.suppress(AttributeError):  # replaced by something of a caller's
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # names that are not UTF-8
     try:
         app()
     except SystemExit as end:
@@ -42,6 +45,10 @@ def main() -> None:
     except EquiAVError as error:
         rank = os.environ.get("RANK", "0")
         print(f"equiav: {'' if rank == '0' else f'process {rank}: '}{error}", file=sys.stderr)
+        _leave(2)
+    except OSError as error:  # a full disk, a folder that cannot be written: the machine's, not a bug
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"equiav: {where}{error.strerror or error}", file=sys.stderr)
         _leave(2)
     except KeyboardInterrupt:
         _leave(130)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def cut_log(path: Path, step: int) -> None:
             record = json.loads(line)
         except ValueError:
             continue  # the line a kill cut short
-        if record.get("step", 0) <= step:
+        if isinstance(record, dict) and record.get("step", 0) <= step:
             kept.append(line)
     write_whole(path, "".join(f"{line}\n" for line in kept))
 
@@ -36,8 +37,11 @@ class RunLog:
     def __init__(
         self, folder: Path, step: int, trackers: Sequence[str] = (), config: Mapping[str, Any] | None = None
     ) -> None:
-        cut_log(folder / LOG, step)
-        self._lines = (folder / LOG).open("a", encoding="utf-8")
+        try:
+            cut_log(folder / LOG, step)
+            self._lines = (folder / LOG).open("a", encoding="utf-8")
+        except OSError as error:
+            raise TrainingError(f"{folder}: cannot be written ({error.strerror})") from error
         self._trackers = Trackers(trackers, folder, step, config or {})
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
@@ -50,8 +54,9 @@ class RunLog:
         self._trackers.write({f"{kind}/{k}": v for k, v in values.items() if isinstance(v, int | float)}, step)
 
     def close(self) -> None:
-        """Closes all of them."""
-        self._lines.close()
+        """Closes all of them; what a full disk did not take was reported when it was written."""
+        with suppress(OSError):
+            self._lines.close()
         self._trackers.close()
 
 
