@@ -59,7 +59,7 @@ def _tell_ranks(reason: str, *, wait: bool) -> dict[int, str]:
     """Tells the others why this rank ends; with `wait`, what they say of themselves, within some seconds."""
     told: dict[int, str] = {}
     with suppress(RuntimeError):  # whoever keeps the store may be the one that is gone
-        store = dist.distributed_c10d._get_default_store()  # type: ignore[attr-defined]
+        store = dist.distributed_c10d._get_default_store()
         store.set(f"equiav/end/{rank()}", reason.splitlines()[0] if reason else "")
         end = time.monotonic() + GRACE * wait
         while len(told) < world_size() and not any(told.values()):
