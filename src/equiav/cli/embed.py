@@ -29,8 +29,8 @@ def embed(
     from equiav.inference import Embedder, load_model
     from equiav.search import embed_files
 
-    how = {"seconds": seconds, "overlap": overlap, "workers": workers}
-    done = embed_files(Embedder(load_model(model, device)), sources, out, **how, progress=say)
+    embedder = Embedder(load_model(model, device))
+    done = embed_files(embedder, sources, out, seconds=seconds, overlap=overlap, workers=workers, progress=say)
     end_line()
     left = f"; {done.skipped} left out: {done.reasons}" if done.reasons else ""
     print(f"{done.rows} vectors of {done.clips} clips in {out}{left}")

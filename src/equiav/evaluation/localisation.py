@@ -473,8 +473,8 @@ def _localised(
     maps, _ = localise(model, waveform, clip.frames, method)
     heard = f"{ASSETS}/{name}.wav"
     write_whole(out / heard, wav(waveform.numpy(), clip.sample_rate))
-    both = zip(clip.frames, maps, strict=True)
-    shown = [pair(f"{name}-{k}", f, m, f"{name}-{k}.png") for k, (f, m) in enumerate(both)]
+    over = enumerate(zip(clip.frames, maps, strict=True))
+    shown = [pair(f"{name}-{k}", f, m, f"{name}-{k}.png") for k, (f, m) in over]
     record: dict[str, Any] = {"audio": heard, "frames": shown}
     if nearest:
         middle = square(clip.frames[len(clip.frames) // 2][None], model.config.visual.size)[0]

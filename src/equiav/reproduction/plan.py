@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,9 @@ def training_recipe(config: Config) -> dict[str, Any]:
 
 
 def _setting(config: Config, path: str) -> Any:
-    value = reduce(getattr, path.split("."), config)
+    value: Any = config
+    for name in path.split("."):
+        value = getattr(value, name)
     return list(value) if isinstance(value, tuple) else value
 
 

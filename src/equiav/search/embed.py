@@ -63,8 +63,8 @@ def embed_files(
     if out.suffix == ".parquet":
         _pyarrow()
     work = out.with_name(f".{out.name}.partial")
-    settings = {"places": [str(p.absolute()) for p in places], "seconds": seconds, "overlap": overlap}
-    settings["model"] = str(embedder.digest)
+    named, model = [str(p.absolute()) for p in places], str(embedder.digest)
+    settings = {"places": named, "seconds": seconds, "overlap": overlap, "model": model}
     if work.exists() and _read(work / SETTINGS) != settings:
         shutil.rmtree(work)  # of another question
     index = Index.open(work) if (work / INDEX).is_file() else Index.create(work, embedder.model)
@@ -113,7 +113,7 @@ def _write(index: Index, path: Path, suffix: str) -> int:
     names, count = ("id", "source", "start", "end", "modality", "vector"), 0
     if suffix == ".npz":
         columns = list(zip(*_rows(index), strict=True)) or [()] * len(names)
-        arrays = {name: np.asarray(values) for name, values in zip(names, columns, strict=True)}
+        arrays: dict[str, Any] = {name: np.asarray(values) for name, values in zip(names, columns, strict=True)}
         with path.open("wb") as file:
             np.savez(file, **arrays)
         return len(arrays["id"])
