@@ -292,3 +292,23 @@ def test_real_av_mnist(shared: Path) -> None:
     paired = read_paired(root, size=28, seconds=1.0, classes=["7"])
     assert [sum(len(paired.items[m, s]) for s in SPLITS) for m in ("audio", "visual")] == [600, 1028]
     assert max(len(x) for s in SPLITS for x in paired.items["audio", s].media) <= 16000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,kind,class,split,source\né.wav,audio,a,train,x\n".encode("latin-1"), "not UTF-8 text .*save it as UTF-8"),
+        ("path,kind,class,split,source\n".encode("utf-16"), "not UTF-8 text"),
+        (b"path,kind,class,split,source\na.wav,audio\n", "line 2 has no class, split, source"),
+        (b'path,kind,class,split,source\n"' + b"x" * 200_000 + b'",audio,a,train,x\n', "is not a table"),
+    ],
+)
+def test_manifests_that_cannot_be_read_are_one_line(tmp_path, text, message):
+    with pytest.raises(DataError, match=rf"manifest\.csv.*{message}") as caught:
+        read_manifest(text, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_manifest(tmp_path):
+    (entry,) = read_manifest("\ufeffpath,kind,class,split,source\na.wav,audio,a,train,x\n".encode(), tmp_path)
+    assert entry.path == "a.wav"

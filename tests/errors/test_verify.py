@@ -3,19 +3,22 @@
 import random
 import shutil
 import sys
+from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
 
-import equiav.data
-import equiav.search
 from equiav.build import build_model
 from equiav.checkpoint import load_checkpoint, load_state, save_model, verify_checkpoint
 from equiav.cli import app, main
+from equiav.data import find_sources, prepare
 from equiav.errors import CheckpointError
 from equiav.export import export
+from equiav.inference import Embedder, load_model
 from equiav.io import check_sums
+from equiav.search import Index, index_folder
 from tests.frozen import api
+from tests.media.making import write_media
 from tests.training.small import small_config
 
 FLIPS = 300
@@ -103,17 +106,24 @@ def test_the_command(folder, tmp_path):
     assert run(tmp_path / "empty") == (2, [f"equiav: {tmp_path}/empty: neither a checkpoint nor a run with one"])
 
 
-@pytest.mark.parametrize(
-    ("marker", "module", "name"),
-    [("index.json", equiav.search, "verify_index"), ("index/x", equiav.data, "verify_prepared")],
-)
-def test_the_command_asks_the_room_that_wrote_the_folder(tmp_path, monkeypatch, marker, module, name):
-    (tmp_path / marker).parent.mkdir(exist_ok=True)
-    (tmp_path / marker).touch()
-    monkeypatch.setattr(module, name, lambda folder, progress: [f"{folder}: damaged"], raising=False)
-    assert run(tmp_path) == (2, [f"equiav: {tmp_path}: damaged"])
-    monkeypatch.setattr(module, name, lambda folder, progress: [], raising=False)
-    assert run(tmp_path) == (0, ["all 1 files as written"])
+def test_the_command_on_a_prepared_folder_and_on_an_index(folder, tmp_path):
+    media, prepared, index = tmp_path / "media", tmp_path / "prepared", tmp_path / "library"
+    for number in range(2):
+        write_media(media / f"{number}.mp4")
+    prepare(find_sources(media), prepared, workers=1)
+    model = load_model(folder)
+    with closing(Index.create(index, model, model_path=folder)) as made:
+        index_folder(made, Embedder(model), media, workers=1)
+    for place, damaged in ((prepared, "shards"), (index, "visual")):
+        code, lines = run(place)
+        assert (code, lines[-1].split()[0]) == (0, "all"), lines
+        path = max((p for p in place.rglob("*") if p.is_file() and damaged in str(p)), key=lambda p: p.stat().st_size)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        code, lines = run(place)
+        assert code == 2
+        assert any(path.name in line or str(place) in line for line in lines), lines
 
 
 def test_no_such_folder(tmp_path, monkeypatch, capsys):

@@ -127,16 +127,23 @@ def open_files(root: Path) -> Iterator[Callable[[str], bytes]]:
 
 def read_manifest(text: bytes, root: Path) -> list[Entry]:
     """The lines of a manifest.csv; `root` names the collection in errors."""
-    lines = csv.DictReader(io.StringIO(text.decode()))
-    if absent := [c for c in COLUMNS if c not in (lines.fieldnames or ())]:
-        raise DataError(f"{root}: {MANIFEST} lacks the columns {', '.join(absent)}")
-    entries = [_entry(line, root) for line in lines]
+    try:
+        lines = csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""))
+        if absent := [c for c in COLUMNS if c not in (lines.fieldnames or ())]:
+            raise DataError(f"{root}: {MANIFEST} lacks the columns {', '.join(absent)}")
+        entries = [_entry(line, root, number) for number, line in enumerate(lines, 2)]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{root}: {MANIFEST} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+    except csv.Error as error:
+        raise DataError(f"{root}: {MANIFEST} is not a table ({error})") from error
     if not entries:
         raise DataError(f"{root}: {MANIFEST} lists nothing")
     return entries
 
 
-def _entry(line: dict[str, str], root: Path) -> Entry:
+def _entry(line: dict[str, str], root: Path, number: int) -> Entry:
+    if absent := [c for c in COLUMNS if line.get(c) is None]:
+        raise DataError(f"{root}: {MANIFEST}, line {number} has no {', '.join(absent)}")
     kind, split = line["kind"], line["split"]
     if kind not in KINDS or split not in SPLITS:
         allowed = f"kind is one of {', '.join(KINDS)}, split one of {', '.join(SPLITS)}"

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from equiav.data import META, SKIPPED, SPLITS, SUFFIXES, ShardDataset, find_sources, key_of, read_skipped
+from equiav.data import META, SKIPPED, SPLITS, SUFFIXES, ShardDataset, cell, find_sources, key_of, read_skipped
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.inference import PICTURES, Embedder, audible, resampled
 from equiav.io import duration, sha256, write_whole
@@ -288,11 +288,11 @@ def index_prepared(
 
 
 def _clip(embedder: Embedder, clips: ShardDataset, i: int, more: Mapping[str, Any]) -> Iterator[Entry | Skipped]:
-    heard = "audio" in clips.modalities
-    wave = resampled(clips.waveform(i), clips.sample_rate, embedder.rate) if heard else None
-    frames = clips.video(i) if clips.frames else None
+    has = clips.has(i)
+    wave = resampled(clips.waveform(i), clips.sample_rate, embedder.rate) if "audio" in has else None
+    frames = clips.video(i) if "visual" in has else None
     ((audio, visual),) = embedder.clips([(wave, frames)])
-    picture = clips.frame(i, clips.frames // 2, whole=True).permute(1, 2, 0).numpy() if clips.frames else None
+    picture = clips.frame(i, clips.frames // 2, whole=True).permute(1, 2, 0).numpy() if "visual" in has else None
     row = int(clips.rows[i])
     start, seconds = (float(x) for x in clips.index.times[row])
     clip = Clip(
@@ -389,5 +389,5 @@ def _write_skipped(folder: Path, seen: list[str], bad: list[Skipped]) -> None:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(("source", "start", "reason"))
-    writer.writerows([*before, *bad])
+    writer.writerows((cell(source), start, cell(reason)) for source, start, reason in [*before, *bad])
     write_whole(folder / SKIPPED, text.getvalue().encode("utf-8", "backslashreplace"))
