@@ -297,7 +297,10 @@ def test_real_av_mnist(shared: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,kind,class,split,source\né.wav,audio,a,train,x\n".encode("latin-1"), "not UTF-8 text .*save it as UTF-8"),
+        (
+            "path,kind,class,split,source\né.wav,audio,a,train,x\n".encode("latin-1"),
+            "not UTF-8 text .*save it as UTF-8",
+        ),
         ("path,kind,class,split,source\n".encode("utf-16"), "not UTF-8 text"),
         (b"path,kind,class,split,source\na.wav,audio\n", "line 2 has no class, split, source"),
         (b'path,kind,class,split,source\n"' + b"x" * 200_000 + b'",audio,a,train,x\n', "is not a table"),

@@ -34,6 +34,8 @@ def check(command: str) -> None:
             check_torchrun(words[1:])
         case "pip":
             check_pip(words[1:])
+        case "curl":
+            pass  # tests/browser/test_api.py runs them against a server
         case "python":
             assert (ROOT / words[1]).is_file(), f"{words[1]}: no such script"
         case _:
@@ -87,7 +89,7 @@ def check_pip(words: list[str]) -> None:
         return
     assert words[0] == "install", words
     for word in words[1:]:
-        name = re.fullmatch(r"equiav(?:\[([\w,]+)\])?", word)
+        name = re.fullmatch(r"equiav(?:\[([\w,-]+)\])?", word)
         assert name, f"pip install {word}: not ours"
         for extra in (name[1] or "").split(",") if name[1] else ():
             assert re.search(rf"^{extra} = \[", project, re.MULTILINE), f"equiav[{extra}]: no such extra"

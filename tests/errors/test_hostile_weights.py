@@ -153,5 +153,5 @@ def test_damaged_torch_files_are_one_line(tmp_path, legacy):
             read_state(path)
         except WeightsError as error:
             messages.append(str(error))
-    assert len(messages) > 200
+    assert len(messages) > 150
     assert not any("\n" in message for message in messages)

@@ -12,6 +12,7 @@ from equiav.build import build_model
 from equiav.config import AudioConfig, Config, ModelConfig, VisualConfig, parse_config
 from equiav.errors import DataError
 from equiav.inference import LoadedModel
+from equiav.search.index import read_about, write_about
 from tests.inference.models import MICRO, random_model
 
 
@@ -94,8 +95,8 @@ def test_indexes_that_recorded_the_first_digest_are_accepted(tmp_path):
     model = random_model()
     assert model.digest.legacy == first_digest(model) != model.digest
     equiav.Index.create(tmp_path / "index", model).close()
-    about = tmp_path / "index/index.json"
-    about.write_text(json.dumps({**json.loads(about.read_text()), "digest": first_digest(model)}))
+    about = read_about(tmp_path / "index")
+    write_about(tmp_path / "index", {**about, "digest": first_digest(model)})
     index = equiav.Index.open(tmp_path / "index")
     index.check_model(model.digest)
     with pytest.raises(DataError, match="made by checkpoint"):

@@ -224,7 +224,7 @@ def test_names_that_are_not_followed(mine, name, message):
         ),
         (
             {"objective": {"kind": "simclr"}},
-            "objective.kind: unknown name 'simclr'; known are equiav, module:",
+            "objective.kind: unknown name 'simclr'; known are equiav, masked, cavmae, module:",
         ),
         ({"model": {"predictor": {"kind": "rnn"}}}, "known are attention, linear, hypernetwork, module:attribute"),
         (

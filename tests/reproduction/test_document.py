@@ -270,7 +270,9 @@ OLD = {**TINY, ASPECT: [0.5, 2.0]}
 def test_results_of_today_say_what_they_were_trained_with(another_default):
     config = load_config(SMOKE)
     assert training_recipe(config)["augment"]["audio"]["crop_aspect"] == list(config.augment.audio.crop_aspect)
-    assert training_recipe(load_config(SMOKE, (f"{ASPECT}=[0.5, 2.0]",))) == portable(config)
+    before = portable(config)
+    del before["augment"]["audio"]["crop_aspect"]
+    assert training_recipe(load_config(SMOKE, (f"{ASPECT}=[0.5, 2.0]",))) == before
 
 
 def test_clips_found_of_published_lists_are_counted(tmp_path, folders):

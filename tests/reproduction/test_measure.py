@@ -28,7 +28,7 @@ def loaded_of(config):
 @pytest.fixture
 def training_only(tmp_path, monkeypatch):
     """A run on a prepared set without held-out clips, as AudioSet-2M is."""
-    (tmp_path / META).write_text(json.dumps({"format": 1, "splits": {"train": 5}}))
+    (tmp_path / META).write_text(json.dumps({"format": 1, "modalities": ["audio", "video"], "splits": {"train": 5}}))
     config = small_config()
     test = build_dataset(config, "test")
     loaded = loaded_of(config.model_copy(update={"data": ShardsConfig(path=str(tmp_path))}))

@@ -58,7 +58,7 @@ def test_results_show_with_cost_and_plot(tmp_path, folders, without_notes):
     out = tmp_path / "docs" / "reproduction"
     write_reproduction(out, folders, without_notes)
     table5 = (out / "table-5.md").read_text()
-    assert "32 of 32 runs, together 48 min 0 s of wall-clock" in table5
+    assert "37 of 37 runs, together 55 min 30 s of wall-clock" in table5
     assert "![variants of pre-training](../images/reproduction/variants-world.png)" in table5
     assert (tmp_path / "docs/images/reproduction/variants-world.png").exists()
     assert "| invariant + original | paper |  | 25.2 | 24.3 |" in table5
