@@ -18,6 +18,10 @@ from tests.data.test_paired import make_collection
 from tests.training.small import small_config
 
 OTHER = RetrievalSet(data="elsewhere")
+META_OF_TRAINING = {
+    "format": 1, "modalities": ["audio", "video"], "splits": {"train": 5}, "frames": 10, "sample_rate": 16000,
+    "spectrogram": {"mean": -4.0, "std": 4.0},
+}  # fmt: skip
 
 
 def loaded_of(config):
@@ -28,7 +32,7 @@ def loaded_of(config):
 @pytest.fixture
 def training_only(tmp_path, monkeypatch):
     """A run on a prepared set without held-out clips, as AudioSet-2M is."""
-    (tmp_path / META).write_text(json.dumps({"format": 1, "modalities": ["audio", "video"], "splits": {"train": 5}}))
+    (tmp_path / META).write_text(json.dumps(META_OF_TRAINING))
     config = small_config()
     test = build_dataset(config, "test")
     loaded = loaded_of(config.model_copy(update={"data": ShardsConfig(path=str(tmp_path))}))

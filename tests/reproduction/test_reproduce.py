@@ -65,7 +65,7 @@ def test_results_show_with_cost_and_plot(tmp_path, folders, without_notes):
     assert re.search(r"\|  \| world \| 5 \| 34\.0 ± 1\.6 \|", table5)
     assert "|  | paper's scale |  | not run | not run |" in table5
     assert "6 of 12 runs" in (out / "table-6.md").read_text()  # its S = 1 and S = 16 are rows of Table 5
-    assert "World: 32 runs" in (out / "index.md").read_text()
+    assert "World: 37 runs" in (out / "index.md").read_text()
 
 
 def test_exploratory_orderings_are_marked(tmp_path, folders, without_notes):
