@@ -18,19 +18,21 @@ from equiav.data.datasets import (
     vocabulary,
 )
 from equiav.data.loader import Schedule, apart, balanced_weights, evaluation_batches, training_batches
-from equiav.data.paired import PairedDataset, PairedSet, loudest, read_paired
-from equiav.data.paired_manifest import (
-    MANIFEST,
-    Entry,
+from equiav.data.paired import (
+    PairedDataset,
+    PairedSet,
     assign_splits,
+    loudest,
     open_files,
     read_manifest,
+    read_paired,
 )
 from equiav.data.prepare import Summary, merge, prepare
 from equiav.data.readers import PUBLISHED, read_published, read_retrieval_list, select
 from equiav.data.readers.files import Coverage, read_vocabulary
 from equiav.data.shards import (
     INDEX,
+    MANIFEST,
     META,
     SHARDS,
     SKIPPED,
@@ -68,7 +70,6 @@ __all__ = [
     "Coverage",
     "Dataset",
     "Difficulty",
-    "Entry",
     "Failure",
     "IndexWriter",
     "LabelledDataset",
