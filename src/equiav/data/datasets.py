@@ -307,7 +307,7 @@ def read_classes(path: Path) -> Labels:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a list of classes ({error})") from error
     if text.startswith("index,mid,display_name"):
-        return read_vocabulary(path).names
+        return tuple(read_vocabulary(path).values())
     classes = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not classes or len(set(classes)) < len(classes):
         raise DataError(f"{path}: a list of classes names each once, one a line")
