@@ -47,43 +47,33 @@ from equiav.data.shards import (
     verify_prepared,
 )
 from equiav.data.sources import IMAGE_SUFFIXES, SUFFIXES, find_sources, split_of
-from equiav.data.synthetic.objects import HUES, PITCHES, RADII, TEMPI, Scene, SceneObject
 from equiav.data.synthetic.world import Difficulty, World
-from equiav.media import Failure, Workers, tick
 from equiav.types import SPLITS
 
 __all__ = [
-    "HUES",
     "IMAGE_SUFFIXES",
     "INDEX",
     "MANIFEST",
     "META",
-    "PITCHES",
     "PUBLISHED",
-    "RADII",
     "SHARDS",
     "SKIPPED",
     "SPLITS",
     "SUFFIXES",
-    "TEMPI",
     "CavMaeDataset",
     "Coverage",
     "Dataset",
     "Difficulty",
-    "Failure",
     "IndexWriter",
     "LabelledDataset",
     "Labels",
     "PairedDataset",
     "PairedSet",
     "PreparedIndex",
-    "Scene",
-    "SceneObject",
     "Schedule",
     "ShardDataset",
     "Subset",
     "Summary",
-    "Workers",
     "World",
     "WorldDataset",
     "apart",
@@ -117,7 +107,6 @@ __all__ = [
     "select",
     "split_of",
     "squared",
-    "tick",
     "training_batches",
     "verify_prepared",
     "vocabulary",

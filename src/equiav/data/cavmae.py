@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.data.datasets import Dataset, squared
+from equiav.data.datasets import Dataset
 from equiav.data.readers import read_entries
 from equiav.errors import DataError, MediaError
 from equiav.media import decode, read_image, square
@@ -84,13 +84,10 @@ class CavMaeDataset(Dataset):
         """The clip's video_id, the machine names of its classes, and its boxes."""
         return replace(self.entries[index], seconds=self.seconds, metadata={})
 
-    def boxes(self, index: int, frame: int) -> Float[Tensor, "boxes 4"]:
-        """The boxes in pixels of the square frame."""
-        entry = self.entries[index]
-        if not entry.boxes:
-            return torch.zeros(0, 4)
-        height, width = read_image(self._frame(entry, frame), upright=False).shape[:2]
-        return squared(torch.tensor(entry.boxes), height, width, self.size)
+    def frame_size(self, index: int, frame: int) -> tuple[int, int, int]:
+        """That of the image file."""
+        height, width = read_image(self._frame(self.entries[index], frame), upright=False).shape[:2]
+        return height, width, self.size
 
     def sample(self, index: int, frame: int) -> Sample:
         """The clip's audio, cut to `seconds`, and its frame number `frame` as a square of `size`."""
