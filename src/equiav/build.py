@@ -68,6 +68,7 @@ from equiav.data import (
     balanced_weights,
     hold_out,
     labels_of,
+    prepared_folder,
     read_cavmae,
     read_classes,
     read_meta,
@@ -562,14 +563,14 @@ def build_dataset(config: Config, split: Split) -> Dataset:
             return PairedDataset(source, split, data.anchor, data.partners, config.seed)
         case ShardsConfig():
             if isinstance(data.validation, float) and split != "test":
-                whole = _shards(config, Path(data.path), "train")
+                whole = _shards(config, data.path, "train")
                 held = hold_out([whole.group(i) for i in range(len(whole))], data.validation)
                 return Subset(whole, np.flatnonzero(held if split == "validation" else ~held))
             if isinstance(data.validation, str) and split == "validation":
                 # A folder prepared for this may hold another split only, such as a publisher's test clips.
-                folder = Path(data.validation)
-                return _shards(config, folder, split if read_meta(folder)["splits"].get(split) else None)
-            return _shards(config, Path(data.test if split == "test" and data.test else data.path), split)
+                own = read_meta(prepared_folder(data.validation))["splits"].get(split)
+                return _shards(config, data.validation, split if own else None)
+            return _shards(config, data.test if split == "test" and data.test else data.path, split)
         case CavMaeConfig():
             listed = {"train": data.train, "validation": data.validation, "test": data.test}[split]
             if listed is None:
@@ -582,11 +583,11 @@ def build_dataset(config: Config, split: Split) -> Dataset:
             return dataset
 
 
-def _shards(config: Config, folder: Path, split: Split | None) -> ShardDataset:
+def _shards(config: Config, folder: str, split: Split | None) -> ShardDataset:
     """Prepared clips; of a folder that keeps clips without audio or video too, those that the method can use."""
     wanted = modalities(config.classifier.mode) if config.classifier else modalities_of(config)
     several = config.objective.kind == "masked" and len(wanted) > 1  # each clip serves with what it has
-    needed = None if several or not read_meta(folder).get("partial") else wanted
+    needed = None if several or not read_meta(prepared_folder(folder)).get("partial") else wanted
     return ShardDataset(folder, split, size=config.visual.size, modalities=needed)
 
 
@@ -596,7 +597,8 @@ def present_splits(config: Config) -> frozenset[Split]:
     if isinstance(data, CavMaeConfig):
         return frozenset(name for name in SPLITS if getattr(data, name) is not None)
     if isinstance(data, ShardsConfig):
-        counts, given = read_meta(Path(data.path))["splits"], {"validation": data.validation, "test": data.test}
+        counts = read_meta(prepared_folder(data.path))["splits"]
+        given = {"validation": data.validation, "test": data.test}
         return frozenset(name for name in SPLITS if counts.get(name) or given.get(name))
     return frozenset(SPLITS)
 
@@ -658,7 +660,7 @@ def with_statistics(config: Config) -> Config:
     data = config.data
     if not isinstance(data, ShardsConfig) or data.statistics != "data" or AUDIO not in modalities_of(config):
         return config
-    found = read_meta(Path(data.path))["spectrogram"]
+    found = read_meta(prepared_folder(data.path))["spectrogram"]
     if found["mean"] is None:
         raise ConfigError(f"{data.path}: was prepared without sound; set data.statistics=recipe")
     audio = config.audio.model_copy(update={"mean": found["mean"], "std": found["std"]})
@@ -786,8 +788,8 @@ def _published(config: Config, split: Split) -> bool:
         return split != "validation"
     if instead and split == "test":
         split = "validation"
-    folder = Path(data.test if split == "test" and data.test else data.path)
-    return bool(read_meta(folder)["splits"].get(split))
+    folder = data.test if split == "test" and data.test else data.path
+    return bool(read_meta(prepared_folder(folder))["splits"].get(split))
 
 
 def _part(config: Config, split: Split) -> tuple[Dataset, NDArray[np.int64]]:
@@ -802,7 +804,7 @@ def _part(config: Config, split: Split) -> tuple[Dataset, NDArray[np.int64]]:
     if data.fold is None and split == "test":
         clips = build_dataset(config, finetune.test_split)
         return clips, np.arange(len(clips))
-    whole = _shards(config, Path(data.path), None if data.fold else "train")
+    whole = _shards(config, data.path, None if data.fold else "train")
     rows = np.arange(len(whole))
     if data.fold is not None:
         folds = np.array([whole.clip(i).fold or 0 for i in range(len(whole))])

@@ -163,12 +163,12 @@ class WorldConfig(Section):
 class ShardsConfig(Section):
     """Prepared videos: a folder written by `equiav prepare`.
 
-    `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `one_per_source`
-    keeps clips of one video out of each other's batch. `test` is a folder of its own where the publishers' test clips
-    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train. `splits` are the
-    folders of the further splits of a dataset published with several, `path` the first: `finetune --folds` takes all.
-    `validation` is a folder too, or a share of the training sources to hold out; without it the folder's own
-    validation split counts.
+    Folders may be addresses (https://, s3://, gs://, hf://). `statistics: data` takes the spectrogram's mean and std
+    from that folder instead of the recipe; `one_per_source` keeps clips of one video out of each other's batch. `test`
+    is a folder of its own where the publishers' test clips were prepared apart; `fold` makes one of the publishers'
+    folds the test split, the others train. `splits` are the folders of the further splits of a dataset published with
+    several, `path` the first: `finetune --folds` takes all. `validation` is a folder too, or a share of the training
+    sources to hold out; without it the folder's own validation split counts.
     """
 
     kind: Literal["shards"] = "shards"
