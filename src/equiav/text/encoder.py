@@ -16,7 +16,7 @@ BYTES = 256
 class WordBlock(Block):
     """A transformer block whose words look at words only, not at empty places."""
 
-    def forward(self, x: Tokens, there: Bool[Tensor, "b words"] | None = None) -> Tokens:  # type: ignore[override]
+    def forward(self, x: Tokens, there: Bool[Tensor, "b words"] | None = None) -> Tokens:
         """Attention, then MLP, each added to its input."""
         if there is None:
             return super().forward(x)
