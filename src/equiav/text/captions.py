@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from equiav.data import Scene, SceneObject
+from equiav.data.synthetic import Scene, SceneObject
 
 # Names of hues from the first to the last, evenly; of sizes from small to large; several words for one thing each.
 COLOURS = (("red",), ("orange",), ("yellow",), ("green",), ("turquoise", "cyan"), ("blue",), ("violet", "purple"))
