@@ -97,10 +97,12 @@ def test_absurd_numbers_in_meta(tmp_path, change):
 def test_what_a_killed_process_left_is_swept(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    owners = {".a.{}.tmp": gone.pid, ".a.{}.old": gone.pid, ".a.{}.tmp ": os.getppid(), ".ab.{}.tmp": gone.pid}
-    drafts = [tmp_path / name.strip().format(pid) for name, pid in owners.items()]
-    for draft in drafts:
-        draft.mkdir()
+    owners = {".a.{}.tmp": gone.pid, ".a.{}.old": gone.pid, "..a.{0}.tmp.{0}.tmp": gone.pid}
+    spared = {".a.{}.tmp": os.getppid(), ".ab.{}.tmp": gone.pid, ".a.b.{}.tmp": gone.pid, ".a.{}.tmp.jpg": gone.pid}
+    drafts, others = ([tmp_path / name.format(pid) for name, pid in of.items()] for of in (owners, spared))
+    for path in (*drafts, *others):
+        path.mkdir()
     with replacing(tmp_path / "a") as draft:
         draft.mkdir()
-    assert [draft.exists() for draft in drafts] == [False, False, True, True]  # dead; dead; alive; of another folder
+    assert not any(path.exists() for path in drafts)
+    assert all(path.exists() for path in others)  # of one who is alive; of other folders; no draft
