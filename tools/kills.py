@@ -58,7 +58,7 @@ from tests.search.making import WIDTH, entries
 from tests.training.small import small_config
 
 ROOT = Path(__file__).resolve().parents[1]
-ENTRIES = 600
+ENTRIES = 300
 LIBRARY = "interposed.so"
 SHARED = mmap.mmap(
     -1, 16
@@ -141,7 +141,7 @@ def filled(folder: Path) -> None:
     add(folder)
 
 
-FILES, ROWS = 6, 6 * 3 * 2  # files of media; windows of half a second of them, with audio and frames
+FILES, ROWS = 3, 3 * 3 * 2  # files of media; windows of half a second of them, with audio and frames
 
 
 def media(folder: Path) -> None:
@@ -150,12 +150,12 @@ def media(folder: Path) -> None:
 
 
 def pretrain(folder: Path) -> None:
-    config = small_config("train.steps=12", "train.checkpoint_every=1", "train.workers=0", "train.evaluate_every=null")
+    config = small_config("train.steps=6", "train.checkpoint_every=1", "train.workers=0", "train.evaluate_every=null")
     Trainer(config, folder / "run", lambda line: None).run()
 
 
 def finetune(folder: Path) -> None:
-    small = ("data.count=24", "train.batch=8", "train.steps=9", "train.checkpoint_every=1", "train.workers=0")
+    small = ("data.count=24", "train.batch=8", "train.steps=6", "train.checkpoint_every=1", "train.workers=0")
     config = load_config(ROOT / "configs/finetune/smoke.yaml", small)
     splits = build_splits(config)
     Finetuner(resolve_finetuning(config, splits, 1)[0], splits, folder / "run", lambda line: None).run()
@@ -176,10 +176,10 @@ def embed(folder: Path) -> None:
     embed_files(embedder, [folder / "media"], folder / "out.jsonl", seconds=0.5, workers=1)
 
 
-def rows(folder: Path) -> list[tuple[str, str, list[float]]]:
-    """Vectors to the fourth digit: how many are embedded at a time may change the seventh."""
+def rows(folder: Path) -> list[tuple[str, float, str, list[float]]]:
+    """Vectors to the third digit: how many are embedded at a time may change the seventh."""
     lines = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
-    return [(row["id"], row["modality"], [round(x, 4) for x in row["vector"]]) for row in lines]
+    return [(row["source"], row["start"], row["modality"], [round(x, 3) for x in row["vector"]]) for row in lines]
 
 
 def halved(folder: Path) -> list[str]:
@@ -345,11 +345,10 @@ def given(operation: Operation, folder: Path) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-def renewed(operation: Operation, folder: Path) -> None:
+def renewed(folder: Path) -> None:
     """The folder as it is before the operation."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    operation.before(folder)
+    shutil.copytree(folder.with_name("before"), folder)
 
 
 def ended(operation: Operation, folder: Path, wanted: Any) -> list[str]:
@@ -364,24 +363,30 @@ def ended(operation: Operation, folder: Path, wanted: Any) -> list[str]:
 
 def tried(operation: Operation, kills: int, cuts: int, moments: random.Random, place: Path) -> dict[str, Any]:
     """How often it was interrupted while at work, and what was found wrong."""
-    whole, parts = place / "whole", place / "parts"
-    renewed(operation, whole)
+    before, whole, parts = place / "before", place / "whole", place / "parts"
+    before.mkdir()
+    operation.before(before)
+    renewed(whole)
     begun = time.monotonic()
     if finish(start(operation.run, whole)):
         return {"faults": ["the undisturbed run failed"]}
     seconds, operations = time.monotonic() - begun, struct.unpack("q", SHARED[:8])[0]
     wanted, faults, killed, cut = operation.result(whole), [], 0, 0
-    for number in range(kills):
-        if number % 3 == 0:  # now and then from the beginning: later kills would find everything done
-            renewed(operation, parts)
+    done = True
+    for number in range(10 * kills):  # until so many were killed before they had ended
+        if done or number % 3 == 0:  # now and then from the beginning: later kills would find everything done
+            renewed(parts)
         pid = start(operation.run, parts)
         time.sleep(moments.uniform(0, seconds))
-        killed += end(pid) == -signal.SIGKILL
-        faults += faults_of(operation, parts)
+        code = end(pid)
+        done, killed = code == 0, killed + (code == -signal.SIGKILL)
+        faults += ["a run failed"] * (code > 0) + faults_of(operation, parts)
+        if killed == kills:
+            break
     if kills:
         faults += ended(operation, parts, wanted)
     for number in range(cuts):
-        renewed(operation, parts)
+        renewed(parts)
         disk = Disk(parts)
         disk.settle()
         at = 10**9 if number < 3 else moments.randint(1, operations)  # the first three after the end
@@ -400,8 +405,8 @@ def tried(operation: Operation, kills: int, cuts: int, moments: random.Random, p
         faults += [f"{fault} (power cut at {at} of {operations}, {how})" for fault in found]
         for file in disk.kept.iterdir():
             file.unlink()
-    return {"seconds": round(seconds, 2), "kills": kills, "killed_at_work": killed, "power_cuts": cuts,
-            "cut_at_work": cut, "disk_operations": operations, "faults": faults}  # fmt: skip
+    counts = {"kills": killed, "power_cuts": cuts, "power_cuts_at_work": cut, "disk_operations": operations}
+    return {"seconds": round(seconds, 2), **counts, "faults": faults}
 
 
 def preloaded() -> None:
