@@ -285,9 +285,10 @@ def start(run: Callable[[Path], object], folder: Path, *, at: int = 0) -> int:
     """The operation in a process group of its own, killed at a disk operation; what it says is not heard."""
     SHARED[:] = bytes(16)
     pid = os.fork()
+    with contextlib.suppress(OSError):  # by both: whoever comes first
+        os.setpgid(pid, pid)
     if pid:
         return pid
-    os.setsid()
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     code = 1
@@ -315,11 +316,10 @@ def finish(pid: int) -> int:
 
 def end(pid: int) -> int:
     """Kills a process group and waits until all of it is gone; the exit code of the first process."""
-    until = time.monotonic() + 2.0  # the dead may stay in the list where nobody asks for their exit codes
+    os.killpg(pid, signal.SIGKILL)
+    code, until = finish(pid), time.monotonic() + 2.0
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-        code = finish(pid)
-        while time.monotonic() < until:
+        while time.monotonic() < until:  # the dead may stay in the list where nobody asks for their exit codes
             os.killpg(pid, signal.SIGKILL)
             time.sleep(0.01)
     return code
@@ -440,9 +440,9 @@ def main() -> None:
             moments = random.Random(f"{arguments.seed} {name}")
             found[name] = tried(OPERATIONS[name], arguments.kills, arguments.cuts, moments, Path(place).resolve())
         print(f"{name}: {found[name]}", flush=True)
+        if arguments.results:
+            write_json(arguments.results, {"seed": arguments.seed, "operations": found, "provenance": provenance()})
     faults = [f"{name}: {fault}" for name, one in found.items() for fault in one["faults"]]
-    if arguments.results:
-        write_json(arguments.results, {"seed": arguments.seed, "operations": found, "provenance": provenance()})
     print("\n".join(faults) or "nothing lost, nothing doubled, nothing left half-written")
     sys.exit(bool(faults))
 

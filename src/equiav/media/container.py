@@ -20,7 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from equiav.errors import MediaError
 
 # What FFmpeg may open. It knows 370 formats, among them lists of other files or addresses: they read what nobody named.
-FORMATS = (
+CONTAINERS = (
     "3g2,3gp,aac,ac3,aiff,amr,amrnb,amrwb,ape,apng,asf,au,av1,avi,bmp_pipe,caf,dsf,dts,dv,eac3,flac,flv,gif,gif_pipe,"
     "gsm,h261,h263,h264,hevc,iff,image2,ivf,jpeg_pipe,loas,m4a,m4v,matroska,mj2,mjpeg,mov,mp3,mp4,mpc,mpc8,mpeg,mpegts,"
     "mpegvideo,mxf,nistsphere,nut,obu,ogg,pgm_pipe,png_pipe,ppm_pipe,rm,sox,swf,tak,tiff_pipe,truehd,tta,vc1,voc,vvc,"
@@ -87,7 +87,7 @@ def open_container(path: Path, limits: Limits, content: bytes | None = None) -> 
     protocols = "file" if content is None else "none"
     # A picture's name may hold a pattern (%03d) that would read its neighbours instead.
     options = {
-        "format_whitelist": FORMATS,
+        "format_whitelist": CONTAINERS,
         "protocol_whitelist": protocols,
         "pattern_type": "none",
         "max_pixels": str(limits.pixels),
