@@ -21,6 +21,7 @@ import ctypes
 import hashlib
 import json
 import mmap
+import multiprocessing
 import os
 import random
 import shutil
@@ -291,6 +292,9 @@ def start(run: Callable[[Path], object], folder: Path, *, at: int = 0) -> int:
         return pid
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
+    # Worker processes at once, not after seconds of imports: the kill shall come while they write.
+    forked = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda method=None: forked  # type: ignore[assignment]
     code = 1
     counted = LIBRARY in os.environ.get("LD_PRELOAD", "")
     library = ctypes.CDLL(None)
@@ -429,11 +433,14 @@ def main() -> None:
     parser.add_argument("--cuts", type=int, default=10, help="power cuts")
     parser.add_argument("--only", nargs="*", choices=OPERATIONS, default=list(OPERATIONS))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, help="a JSON file to write")
+    parser.add_argument("--results", type=Path, help="a JSON file to write; other operations in it stay")
     arguments = parser.parse_args()
     if arguments.cuts and "DISK_KEPT" not in os.environ:
         preloaded()
     torch.set_num_threads(1)
+    record = {"operations": {}}
+    if arguments.results and arguments.results.exists():
+        record = json.loads(arguments.results.read_text())
     found = {}
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as place:
@@ -441,7 +448,10 @@ def main() -> None:
             found[name] = tried(OPERATIONS[name], arguments.kills, arguments.cuts, moments, Path(place).resolve())
         print(f"{name}: {found[name]}", flush=True)
         if arguments.results:
-            write_json(arguments.results, {"seed": arguments.seed, "operations": found, "provenance": provenance()})
+            operations = record["operations"] | found
+            write_json(
+                arguments.results, {"seed": arguments.seed, "operations": operations, "provenance": provenance()}
+            )
     faults = [f"{name}: {fault}" for name, one in found.items() for fault in one["faults"]]
     print("\n".join(faults) or "nothing lost, nothing doubled, nothing left half-written")
     sys.exit(bool(faults))

@@ -12,6 +12,7 @@ from equiav.build import build_model
 from equiav.checkpoint import load_checkpoint, save_model
 from equiav.config import load_config
 from equiav.errors import CheckpointError, ConfigError, EquiAVError, TrainingError
+from equiav.export import export
 from equiav.io import locked, replacing, write_whole
 from equiav.training.log import RunLog
 from tests.training.small import SMOKE, small_config
@@ -92,6 +93,21 @@ def test_absurd_numbers_in_meta(tmp_path, change):
     with pytest.raises(CheckpointError, match=r"meta\.json") as caught:
         load_checkpoint(tmp_path / "model")
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_written_can_be_read_by_others(tmp_path):
+    """As far as the umask says: safetensors alone would let nobody but the owner read."""
+    config = small_config()
+    model = build_model(config).state_dict()
+    before = os.umask(0o022)
+    try:
+        save_model(tmp_path / "model", config, model, {"kind": "pretrained"}, state=model)
+        export(tmp_path / "model", tmp_path / "shared", onnx=False)
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert len(modes) == 12
+    assert modes == {path: 0o755 if (tmp_path / path).is_dir() else 0o644 for path in modes}
 
 
 def test_what_a_killed_process_left_is_swept(tmp_path):
