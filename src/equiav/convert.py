@@ -172,6 +172,54 @@ def _export_mae(checkpoint: Checkpoint, source: Path, out: Path, mode: Mode | No
     return f"{out}: {len(state)} tensors in MAE's format, {token}: the {modality} encoder and its decoder"
 
 
+def cavmae_config(sizes: CavMaeSizes, mode: str | None = None) -> Config:
+    """The recipe of a model imported from CAV-MAE's authors: their statistics, padding and eps."""
+    encoder = EncoderConfig(
+        size=None, width=sizes.width, depth=sizes.depth + sizes.joint_depth, heads=sizes.heads,
+        mlp_ratio=sizes.mlp_ratio, norm_eps=1e-5,
+    )  # fmt: skip
+    decoder = DecoderConfig(width=sizes.decoder_width, depth=sizes.decoder_depth or 8, heads=sizes.decoder_heads)
+    classifier = None
+    if sizes.classes:
+        classifier = ClassifierConfig.model_validate({"mode": mode or "audiovisual", "classes": sizes.classes})
+    return Config(
+        objective=ObjectiveConfig(kind="cavmae", masked=MaskedConfig(decoder=decoder)),
+        model=ModelConfig(encoder=encoder, joint_depth=sizes.joint_depth),
+        classifier=classifier,
+        audio=AudioConfig(
+            frames=sizes.frames, bins=sizes.bins, patch=sizes.patch, padding="zero", mean=-5.081, std=4.4849
+        ),
+        visual=VisualConfig(size=sizes.image, patch=sizes.patch),
+    )
+
+
+def released_config(sizes: ReleasedSizes, mode: str | None = None) -> Config:
+    """The recipe of a model imported from the authors' released code: its vectors, padding, norms and eps."""
+    size = sizes.encoder
+    if size.heads < 1 or size.width % size.heads:
+        raise ConfigError(f"{size.heads} heads do not divide the width {size.width}; give another --heads")
+    encoder = EncoderConfig(
+        size=None, width=size.width, depth=size.depth, heads=size.heads,
+        mlp_ratio=sizes.mlp_ratio, norm_eps=1e-5, norm_augmented=sizes.classes == 0,
+    )  # fmt: skip
+    heads = HeadsConfig(hidden=sizes.head_hidden, inter=sizes.inter_out, intra=sizes.intra_out)
+    predictor = PredictorConfig(query_width=sizes.query_width)
+    classifier = None
+    if sizes.classes:
+        if mode is None:
+            raise ConfigError("a fine-tuned checkpoint does not say its modality: give audio, visual or audiovisual")
+        projection = "none" if mode == "visual" else sizes.projection
+        classifier = ClassifierConfig.model_validate({"mode": mode, "classes": sizes.classes, "projection": projection})
+    return Config(
+        model=ModelConfig(encoder=encoder, predictor=predictor, heads=heads),
+        classifier=classifier,
+        audio=AudioConfig(frames=sizes.frames, padding="zero"),
+        visual=VisualConfig(size=sizes.image),
+        augment=AugmentConfig(layout="released"),
+        bank=BankConfig(),
+    )
+
+
 def _packed(state: State, *, safe: bool) -> bytes:
     if safe:
         return save(state)
