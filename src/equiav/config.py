@@ -29,12 +29,13 @@ RENAMED = {
 }
 RENAMED_VALUES = {"data.anchor": {"sound": "audio", "image": "visual"}}
 # Keys that came after the first format of recipes; `canonical_dump` leaves them out while they are at their defaults.
-ADDED = """
-    objective.kind objective.options objective.masked objective.contrast model.encoder.kind model.encoder.options
-    model.encoder.name model.encoder.revision model.encoder.architecture model.predictor.options model.audio
-    model.visual model.joint_depth modalities data.mismatched visual.mean visual.std optim.freeze optim.lr_scales
-    optim.lora train.views train.report_to data.splits train.timeout
-""".split()
+ADDED = (
+    "objective.kind", "objective.options", "objective.masked", "objective.contrast", "model.encoder.kind",
+    "model.encoder.options", "model.encoder.name", "model.encoder.revision", "model.encoder.architecture",
+    "model.predictor.options", "model.audio", "model.visual", "model.joint_depth", "modalities", "data.mismatched",
+    "visual.mean", "visual.std", "optim.freeze", "optim.lr_scales", "optim.lora", "train.views", "train.report_to",
+    "data.splits", "train.timeout",
+)  # fmt: skip
 # Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
 CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
 KINDS = ("pretrain", "finetune", "ablation")  # of recipes that come with the package
@@ -777,7 +778,7 @@ def _current_names(tree: Any, where: str) -> dict[Any, Any]:
             found.append(f"{path}: {value} (now {names[value]})")
             part[key] = names[value]
     _say_renamed(*found)
-    return tree
+    return dict(tree)
 
 
 def refusal(error: ValidationError, where: str) -> ConfigError:
@@ -847,7 +848,8 @@ def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[st
         part.update(renamed)
     for path, names in RENAMED_VALUES.items():
         part, key = _part_of(tree, path)
-        part.update({key: old for old, now in names.items() if part.get(key) == now})
+        if first := [old for old, now in names.items() if now == part.get(key)]:
+            part[key] = first[0]
     return tree
 
 

@@ -1,4 +1,4 @@
-"""Commands that train, and the recipes that come with the package."""
+"""Commands that train a model or a classifier, and the recipes that come with the package."""
 
 from __future__ import annotations
 
@@ -100,3 +100,39 @@ def recipes(
         raise EquiAVError(f"{out}: is there already; choose another file")
     write_whole(out, text)
     print(f"Written: {out}; use it by `equiav {kind} {out}`")
+
+
+@app.command()
+def finetune(
+    recipe: Annotated[Path, typer.Argument(help="A recipe: a file, or a name that `equiav recipes` lists (world).")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/finetune/<recipe> without it.")] = None,
+    folds: Annotated[
+        bool,
+        typer.Option("--folds", help="One classifier per published fold or split (ESC-50, UCF101), and their mean."),
+    ] = False,
+) -> None:
+    """Train a classifier on audio, frames or both, from pre-trained weights (weights=runs/demo) or from scratch.
+
+    Run the same command again to resume; under torchrun, processes share each batch. Writes checkpoints/, best/ (the
+    weights that validation chose), log.jsonl, and at the end results.json and report.html of the test split.
+    """
+    from equiav.config import find_recipe, load_config
+    from equiav.distributed import rank, started
+    from equiav.training import STOPPED, finetune_folds
+    from equiav.training import finetune as run
+
+    config = load_config(find_recipe(recipe, "finetune"), tuple(overrides or ()))
+    out = out or Path("runs") / "finetune" / recipe.stem
+    with started(config.train.timeout):
+        if folds:
+            results = finetune_folds(config, out, say)
+            lines, interrupted = list(results.lines) if results else [], results is None
+        else:
+            done = run(config, out, say)
+            lines, interrupted = done.lines(), done.outcome.interrupted
+        if rank() == 0:
+            end_line()
+            print("\n".join([*lines, f"stopped: {out}" if interrupted else f"Look at {out / 'report.html'}"]))
+    if interrupted:
+        raise typer.Exit(STOPPED)
