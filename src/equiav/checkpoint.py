@@ -125,7 +125,7 @@ def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
 
 def resolve(path: Path) -> Path:
     """A checkpoint folder as it is; of a run the one that validation chose, else its newest; hf:owner/name fetched."""
-    if str(path).startswith(hub.PREFIX):
+    if hub.on_hub(path):
         return hub.fetch(path)
     if (path / BEST / META).is_file():
         return path / BEST

@@ -81,9 +81,11 @@ def verify(
     """
     from equiav.checkpoint import BEST, CHECKPOINTS, verify_checkpoint
     from equiav.data import INDEX as CLIPS
+    from equiav.hub import fetch, on_hub
     from equiav.io import SUMS
     from equiav.search import INDEX
 
+    path = fetch(path) if on_hub(path) else path
     folders, sums = [path], True
     if not path.is_dir():
         raise EquiAVError(f"{path}: no such folder")

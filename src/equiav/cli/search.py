@@ -11,6 +11,7 @@ import typer
 
 from equiav.cli.app import app, end_line, say
 from equiav.errors import EquiAVError
+from equiav.hub import on_hub
 
 DEMO = Path("runs/demo")
 
@@ -113,7 +114,7 @@ def _opened(out: Path, model: Path | None, store: str | None, device: str) -> An
 
 def _model(opened: Any, model: Path | None) -> Path:
     place = model or opened.model_path
-    if place is None or not place.exists():
+    if place is None or not (on_hub(place) or place.exists()):
         raise EquiAVError(f"the checkpoint of {opened.folder} is not at {place}; say where it is (--model)")
     return Path(place)
 

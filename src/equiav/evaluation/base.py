@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from equiav.data import Dataset
+from equiav.hub import on_hub
 from equiav.io import provenance, write_json, write_whole
 from equiav.report import write_page
 
@@ -91,5 +92,7 @@ class Evaluator(Protocol):
 
 
 def evaluation_folder(model: Path, task: str) -> Path:
-    """Where the results of a task go if nobody says: beside the model they are about."""
+    """Where the results of a task go if nobody says: beside the model they are about; runs/NAME for one on the Hub."""
+    if on_hub(model):
+        model = Path("runs") / model.name.partition("@")[0]
     return model / "evaluation" / task
