@@ -28,7 +28,7 @@ from equiav.training import Step, adamw, autocast_type
 from equiav.types import AUDIO, VISUAL, Batch, Clip
 
 SECONDS = 10  # of audio in a clip
-VIDEO_SECONDS, OVERLAP = 25, 9  # the generated video gives a clip a second
+VIDEO_SECONDS, OVERLAP = 25, 9.0  # the generated video gives a clip a second
 MATRIX = {"cpu": 2048, "mps": 4096, "cuda": 8192}  # side of the matrices multiplied
 DISK_MB = 256
 SPARE = 1.2  # workers should be able to do this much more than is needed
@@ -116,7 +116,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def matrix_product(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> dict[str, float]:
+def matrix_product(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> dict[str, Any]:
     """10^9 floating-point operations a second of a plain product of square matrices: what a step is compared with."""
     side = MATRIX[device.type]
     a = torch.randn(side, side, device=device, dtype=dtype)
@@ -180,7 +180,7 @@ def noise(config: Config, clips: int) -> Batch:
     return Batch(tuple(map(str, range(clips))), {AUDIO: waveforms, VISUAL: frames}, lengths)
 
 
-def gather_rows(rows: int, width: int, device: torch.device, repeats: int = 10) -> dict[str, float] | None:
+def gather_rows(rows: int, width: int, device: torch.device, repeats: int = 10) -> dict[str, Any] | None:
     """Seconds in which all ranks get each other's embeddings of both modalities, gradient included."""
     if world_size() == 1:
         return None
