@@ -458,10 +458,11 @@ def present_splits(config: Config) -> frozenset[Split]:
 
 def listed_clips(clips: data.Dataset, path: Path) -> tuple[data.Dataset, str]:
     """The clips of a dataset that a published retrieval list names, and a line on how many of them are there."""
-    found = data.select([clips.clip(i).source for i in range(len(clips))], data.read_retrieval_list(path))
-    if not found.rows:
-        raise DataError(f"{path}: none of its {len(found.missing)} clips is among the {len(clips)} given")
-    return data.Subset(clips, found.rows), found.line()
+    ids = data.read_retrieval_list(path)
+    rows, missing = data.select([clips.clip(i).source for i in range(len(clips))], ids)
+    if not rows:
+        raise DataError(f"{path}: none of its {len(ids)} clips is among the {len(clips)} given")
+    return data.Subset(clips, rows), f"{len(ids):,} listed, {len(rows):,} found, {len(missing):,} missing"
 
 
 def with_data(config: Config, path: Path | None, *, test: Path | None = None) -> Config:
