@@ -33,6 +33,7 @@ from equiav.config import (
 )
 from equiav.errors import ConfigError, DataError
 from equiav.randomness import generator
+from equiav.text import PartialObjective, TextEncoder, TextInput, text_options, text_pipeline, with_text
 from equiav.types import AUDIO, SPLITS, VISUAL, Modality, Split
 
 M = TypeVar("M", bound=nn.Module)
@@ -160,9 +161,25 @@ def build_modality(config: Config, modality: Modality) -> ModalitySpec:
     """The specification of one modality: the two of the paper, or one of your own by `module:attribute`."""
     if modality in config.modalities:
         cfg = config.modalities[modality]
+        if cfg.kind == "text":
+            return build_text(config, modality)
         return resolve_name(cfg.kind, ModalitySpec)(config, **cfg.options)
     return ModalitySpec(
         build_inputs(config)[modality], build_pipelines(config)[modality], build_encoder(config, modality)
+    )
+
+
+def build_text(config: Config, modality: Modality) -> ModalitySpec:
+    """Text as a modality: words of bytes, their augmentations, and an encoder of the size of the others unless told."""
+    o = text_options(config.modalities[modality].options)
+    own, shared = (o.width, o.depth, o.heads), config.model.encoder
+    if None in own and shared.kind != "vit":
+        raise ConfigError("modalities.text.options: give width, depth and heads of the text encoder")
+    size = encoder_size(shared) if None in own else models.Size(o.width or 0, o.depth or 0, o.heads or 0)
+    return ModalitySpec(
+        TextInput(o.words, o.letters),
+        text_pipeline(crop=o.crop, drop=o.drop, swap=o.swap, spell=o.spell),
+        TextEncoder(size, words=o.words, letters=o.letters, byte_width=o.byte_width, eps=shared.norm_eps),
     )
 
 
@@ -339,7 +356,8 @@ def build_objective(config: Config, model: models.EmbeddingModel) -> objectives.
     cfg, inputs = config.objective, build_inputs(config)
     match cfg.kind:
         case "equiav":
-            return objectives.EquiAVObjective(
+            method = PartialObjective if config.modalities else objectives.EquiAVObjective
+            return method(
                 cast(models.EquiAV, model),
                 build_pipelines(config),
                 inputs,
@@ -400,7 +418,13 @@ def _paired_set(path: str, size: int, seconds: float, sample_rate: int) -> data.
 
 
 def build_dataset(config: Config, split: Split) -> data.Dataset:
-    """The clips of one split."""
+    """The clips of one split, with their text where the recipe has that modality."""
+    clips = _clips(config, split)
+    text = [m for m in config.modalities.values() if m.kind == "text"]
+    return with_text(clips, text_options(text[0].options), split) if text else clips
+
+
+def _clips(config: Config, split: Split) -> data.Dataset:
     cfg, size, rate = config.data, config.visual.size, config.audio.sample_rate
     match cfg:
         case WorldConfig():
@@ -440,6 +464,7 @@ def build_dataset(config: Config, split: Split) -> data.Dataset:
 def _shards(config: Config, folder: Path, split: Split | None) -> data.ShardDataset:
     """Prepared clips; of a folder that keeps clips without audio or video too, those that the method can use."""
     wanted = models.modalities(config.classifier.mode) if config.classifier else modalities_of(config)
+    wanted = tuple(m for m in wanted if m in (AUDIO, VISUAL))  # text is read beside the shards
     several = config.objective.kind == "masked" and len(wanted) > 1  # each clip serves with what it has
     needed = None if several or not data.read_meta(folder).get("partial") else wanted
     return data.ShardDataset(folder, split, size=config.visual.size, modalities=needed)
