@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from equiav.build import build_filter_bank, encoder_size
 from equiav.checkpoint import CHECKPOINTS, Checkpoint, encoder_text, load_checkpoint, resolve, save_checkpoint
-from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig, parse_config
+from equiav.config import Config, parse_config
 from equiav.data import World
 from equiav.errors import CheckpointError, EquiAVError
 from equiav.inference import LoadedModel, from_checkpoint
 from equiav.io import replacing, write_sums, write_whole
 from equiav.media import LOG_FLOOR, standardise
+from equiav.report import render
 from equiav.types import AUDIO, VISUAL, Modality
 
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -37,20 +38,6 @@ CARD, RESULTS = "README.md", "results.json"
 PATHS = ("path", "train", "validation", "test", "weights")  # keys of a recipe that name files of this machine
 # Facts about a measurement, not measurements.
 APART = ("provenance", "checkpoint", "seed", "bank_seed", "steps", "seconds_of_training", "queries", "gallery", "pool")
-USE = """## How to use it
-
-```python
-import equiav
-
-model = equiav.load_model("{name}")
-embed = equiav.Embedder(model)
-sound, picture = embed.audio("bark.wav"), embed.image("dog.jpg")
-print(float(sound @ picture))
-```"""
-METHODS = {
-    "equiav": "EquiAV (ICML 2024), in which a predictor learns what augmentations do to a representation.",
-    "cavmae": "CAV-MAE (ICLR 2023): reconstruction of masked patches, and contrast between sound and picture.",
-}
 
 
 def export(
@@ -251,115 +238,20 @@ def card(
         "pipeline_tag": "feature-extraction",
         "tags": [*tags, "onnx"] if graphs else tags,
     }
-    parts = [
-        f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
-        f"# {name}",
-        "Embeds sounds and pictures in one space: a sound lies near pictures of what makes it. Trained with "
-        + METHODS.get(checkpoint.config.objective.kind, f"{checkpoint.config.objective.kind}."),
-        _architecture(checkpoint),
-        _training(checkpoint),
-        _results(results),
-        USE.format(name=name),
-        _onnx(checkpoint.config, graphs) if graphs else "",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _architecture(checkpoint: Checkpoint) -> str:
     config = checkpoint.config
-    encoders = "; ".join(dict.fromkeys(encoder_text(config.model.encoder_for(m)) for m in (AUDIO, VISUAL)))
-    count = sum(v.numel() for v in checkpoint.weights.values())
-    audio, visual = config.audio, config.visual
-    rows = [
-        ("parameters", f"{count / 1e6:.2f} M"),
-        ("encoders", f"two vision transformers: {encoders}"),
-        ("sound", f"mono, {audio.sample_rate} Hz; {audio.frames} x {audio.bins} log-mel, {audio.frames / 100:g} s"),
-        ("picture", f"{visual.size} x {visual.size}, RGB"),
-        ("embedding", f"{_width(config)} numbers, length 1; compare by dot product"),
-    ]
-    if checkpoint.banks:
-        rows.append(
-            ("vectors", f"a fixed bank of {config.bank.size}, seed {config.bank.seed}, stored with the weights")
-        )
-    return _table(["model", ""], rows)
-
-
-def _width(config: Config) -> int:
-    """Length of an embedding."""
-    return encoder_size(config.model.encoder).width if config.objective.kind == "cavmae" else config.model.heads.inter
-
-
-def _training(checkpoint: Checkpoint) -> str:
-    meta, objective = checkpoint.meta, checkpoint.config.objective
-    lines = ["## What it was trained on", _data(checkpoint)]
-    if "step" in meta:
-        terms = (
-            f"intra-modal term {objective.intra}, inter-modal term {objective.inter}, S = {objective.representations}"
-            if objective.has_predictor
-            else f"{objective.masked.ratio:.0%} of the patches removed, {objective.contrast.weight:g} x contrast"
-        )
-        lines.append(
-            f"{meta['step']} of {meta['total']} steps of {checkpoint.config.train.batch} clips; {terms}. "
-            "`config.yaml` is the whole recipe."
-        )
-    else:
-        lines.append(f"Kind of checkpoint: {meta.get('kind', 'unknown')}. `config.yaml` is the whole recipe.")
-    return "\n\n".join(lines)
-
-
-def _data(checkpoint: Checkpoint) -> str:
-    if checkpoint.meta.get("kind") != "pretrained":
-        return f"Imported weights ({checkpoint.meta.get('source', 'source unknown')}); see where they came from."
-    data = checkpoint.config.data
-    match data:
-        case WorldConfig():
-            return (
-                f"A generated world of shapes and tones ({data.count} clips of {data.seconds:g} s, seed {data.seed}): "
-                "it knows nothing of real sounds and pictures."
-            )
-        case ShardsConfig():
-            return f"Unlabelled videos, prepared as `{data.path}`."
-        case PairedConfig():
-            return f"Sounds and images of `{data.path}`, paired by class: labels were used."
-        case CavMaeConfig():
-            return f"Videos listed in `{data.train}`."
-        case foreign:
-            return f"A dataset of its author's own, `{foreign.kind}`."
-
-
-def _results(results: dict[str, dict[str, Any]]) -> str:
-    measured = {task: [(name, f"{v:.4g}") for name, v in measurements(record)] for task, record in results.items()}
-    tables = [_table([task, ""], rows) for task, rows in sorted(measured.items()) if rows]
-    return "\n\n".join(["## Results", *(tables or ["None were stored with the model."])])
-
-
-def _onnx(config: Config, graphs: Sequence[Graph]) -> str:
-    audio, side = config.audio, config.visual.size
-    least = round(audio.sample_rate * 0.025)
-    takes = {
-        AUDIO: f"`{INPUTS[AUDIO]}` float32 (batch, samples), mono at {audio.sample_rate} Hz in "
-        f"[-1, 1], at least {least} samples; sounds of one batch have one length",
-        VISUAL: f"`{INPUTS[VISUAL]}` uint8 (batch, 3, {side}, {side}), RGB: short side scaled to "
-        f"{side}, then the middle",
-    }
-    rows = [(f"`{g.file.name}`", takes[g.modality], f"{g.difference:.1e} over {g.compared} embeddings") for g in graphs]
-    return f"""## Without equiav: ONNX
-
-Filter bank, normalisation and the bank of vectors, where the model has one, are inside; both give `{OUTPUT}` float32
-(batch, {_width(config)}) of length 1. Checked with onnxruntime when this folder was written.
-
-{_table(["file", "takes", "largest difference from the model"], rows)}
-
-```python
-import numpy as np
-import onnxruntime
-
-session = onnxruntime.InferenceSession("audio.onnx")
-waveforms = np.zeros((1, {audio.sample_rate}), dtype=np.float32)
-(embeddings,) = session.run(["{OUTPUT}"], {{"{INPUTS[AUDIO]}": waveforms}})
-```"""
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
-    return "\n".join(lines)
+    joint = config.objective.kind == "cavmae"  # its embeddings are the encoders' own
+    return render(
+        "card.md",
+        name=name,
+        header=yaml.safe_dump(header, sort_keys=False),
+        config=config,
+        meta=checkpoint.meta,
+        banks=checkpoint.banks,
+        parameters=sum(v.numel() for v in checkpoint.weights.values()),
+        encoders="; ".join(dict.fromkeys(encoder_text(config.model.encoder_for(m)) for m in (AUDIO, VISUAL))),
+        width=encoder_size(config.model.encoder).width if joint else config.model.heads.inter,
+        results={task: rows for task in sorted(results) if (rows := list(measurements(results[task])))},
+        graphs=graphs,
+        inputs=INPUTS,
+        output=OUTPUT,
+    )
