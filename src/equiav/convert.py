@@ -29,7 +29,7 @@ from equiav.config import (
 )
 from equiav.errors import CheckpointError, ConfigError, WeightsError
 from equiav.hub import on_hub
-from equiav.io import write_whole
+from equiav.io import sweep, write_whole
 
 EPS = 1e-5  # of the norms in released models
 
@@ -46,6 +46,7 @@ def convert(
     """Converts by what the source is; returns one sentence saying what was written."""
     if out.exists():
         raise CheckpointError(f"{out}: exists already; name a new place")
+    sweep(out)
     if source.is_dir() or on_hub(source):
         return _export(source, out, mode, class_token)
     state = models.read_state(source)
