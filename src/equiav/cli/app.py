@@ -6,12 +6,15 @@ import importlib
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equiav import __version__
 from equiav.errors import EquiAVError
+
+if TYPE_CHECKING:
+    from equiav.evaluation import Results
 
 # Rooms are imported inside the commands: torch alone would make `--help` take seconds.
 app = typer.Typer(
@@ -27,6 +30,12 @@ app.add_typer(evaluate, name="evaluate")
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value, such as train.steps=100.")]
 Model = Annotated[Path, typer.Argument(help="A run's folder or a checkpoint.")]
+OtherData = Annotated[
+    Path | None,
+    typer.Option(help="Other data: a prepared folder, a collection paired by class, or a data file of CAV-MAE (JSON)."),
+]
+SplitName = Annotated[str, typer.Option(help="train, validation or test.")]
+OutFolder = Annotated[Path | None, typer.Option(help="Folder for results and report (default: MODEL/evaluation/TASK).")]
 
 
 def _version(asked: bool) -> bool:
@@ -76,3 +85,17 @@ def choose(option: str, value: str | None, *known: str) -> Any:
     if value is not None and value not in known:
         raise EquiAVError(f"{option} {value}: choose {', '.join(known[:-1])} or {known[-1]}")
     return value
+
+
+def split_name(value: str) -> Any:
+    """A split by its name, or a refusal."""
+    return choose("--split", value, "train", "validation", "test")
+
+
+def finish(results: Results, out: Path | None, model: Path, task: str) -> None:
+    """Prints what an evaluation found, and where its report is: beside the model if nobody says."""
+    from equiav.evaluation import evaluation_folder
+
+    end_line()
+    print("\n".join(results.lines))
+    print(f"Report: {results.write(out or evaluation_folder(model, task))}")

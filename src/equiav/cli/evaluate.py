@@ -8,27 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equiav.cli.app import Model, app, choose, end_line, evaluate, say
+from equiav.cli.app import (
+    Model,
+    OtherData,
+    OutFolder,
+    SplitName,
+    app,
+    choose,
+    end_line,
+    evaluate,
+    finish,
+    say,
+    split_name,
+)
 
 if TYPE_CHECKING:
     from equiav.data import Dataset
-    from equiav.evaluation import Results
     from equiav.inference import LoadedModel
 
-OtherData = Annotated[
-    Path | None,
-    typer.Option(help="Other data: a prepared folder, a collection paired by class, or a data file of CAV-MAE (JSON)."),
-]
-SplitName = Annotated[str, typer.Option(help="train, validation or test.")]
 RetrievalList = Annotated[
     Path | None, typer.Option("--list", help="Only the clips of a published retrieval list (JSON).")
 ]
-OutFolder = Annotated[Path | None, typer.Option(help="Folder for results and report (default: MODEL/evaluation/TASK).")]
 Method = Annotated[str | None, typer.Option(help="blend, removal, centroid, projection or attention.")]
-
-
-def _split(value: str) -> Any:
-    return choose("--split", value, "train", "validation", "test")
 
 
 def _method(value: str | None) -> Any:
@@ -58,15 +59,6 @@ def _listed(clips: Dataset, path: Path | None) -> Dataset:
     return clips
 
 
-def _finish(results: Results, out: Path | None, model: Path, task: str) -> None:
-    """Prints what an evaluation found, and where its report is: beside the model if nobody says."""
-    from equiav.evaluation import evaluation_folder
-
-    end_line()
-    print("\n".join(results.lines))
-    print(f"Report: {results.write(out or evaluation_folder(model, task))}")
-
-
 @evaluate.command()
 def classification(
     model: Annotated[Path, typer.Argument(help="A fine-tuning run's folder or a fine-tuned checkpoint.")],
@@ -87,13 +79,13 @@ def classification(
     from equiav.evaluation import Classification
     from equiav.inference import load_classifier
 
-    part = _split(split)
+    part = split_name(split)
     loaded = load_classifier(model)
     if classes:
         loaded = loaded.named(read_classes(classes))
     clips = build_labelled(with_data(loaded.config, data), part, loaded.classes)
     results = Classification(split=part, all_frames=all_frames, own_data=data is None)(loaded, clips)
-    _finish(results, out, model, "classification")
+    finish(results, out, model, "classification")
 
 
 @app.command()
@@ -155,10 +147,10 @@ def localisation(
     """
     from equiav.evaluation import Localisation
 
-    part, chosen = _split(split), _method(method)
+    part, chosen = split_name(split), _method(method)
     loaded, clips = _opened(model, data, part, listed)
     results = Localisation(method=chosen, seed=seed, split=part, report=say)(loaded, clips)
-    _finish(results, out, model, "localisation")
+    finish(results, out, model, "localisation")
 
 
 @evaluate.command()
@@ -201,11 +193,11 @@ def retrieval(
     from equiav.data import read_retrieval_list
     from equiav.evaluation import Retrieval
 
-    part = _split(split)
+    part = split_name(split)
     loaded, clips = _opened(model, data, part, listed)
     total = len(read_retrieval_list(listed)) if listed else None
     results = Retrieval(banks=banks, all_frames=all_frames, split=part, listed=total, report=say)(loaded, clips)
-    _finish(results, out, model, "retrieval")
+    finish(results, out, model, "retrieval")
 
 
 @evaluate.command()
@@ -220,10 +212,10 @@ def reconstruction(
     """How well removed patches are reconstructed: the loss on held-out clips, and examples to look at."""
     from equiav.evaluation import Reconstruction
 
-    part = _split(split)
+    part = split_name(split)
     loaded, clips = _opened(model, data, part, shared_space=False)
     results = Reconstruction(examples=examples, seed=seed, split=part, report=say)(loaded, clips)
-    _finish(results, out, model, "reconstruction")
+    finish(results, out, model, "reconstruction")
 
 
 @evaluate.command()
@@ -253,7 +245,7 @@ def probe(
     evaluator = Probe(
         splits["train"], splits["validation"], limit=limit or None, validation_part=validation, report=say
     )
-    _finish(evaluator(loaded, tested), out, model, "probe")
+    finish(evaluator(loaded, tested), out, model, "probe")
 
 
 @evaluate.command()
@@ -268,7 +260,7 @@ def equivariance(
     """Whether the predictor follows the augmentation: cosines, augmentation by augmentation, and the centroid."""
     from equiav.evaluation import Equivariance
 
-    part = _split(split)
+    part = split_name(split)
     loaded, clips = _opened(model, data, part)
     results = Equivariance(count=count, seed=seed, split=part, report=say)(loaded, clips)
-    _finish(results, out, model, "equivariance")
+    finish(results, out, model, "equivariance")
