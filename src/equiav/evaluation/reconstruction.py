@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +11,8 @@ from torch import Tensor
 from equiav.data import Dataset, Subset, collate, evaluation_batches, evenly_spaced
 from equiav.distributed import everyone, own_share
 from equiav.errors import ConfigError, DataError
-from equiav.evaluation.base import Report, Results, silent
+from equiav.evaluation.base import ASSETS, Report, Results, pixels, silent
 from equiav.evaluation.embed import BATCH
-from equiav.evaluation.examples import ASSETS, pixels
 from equiav.inference import LoadedModel
 from equiav.io import Progress
 from equiav.losses import masked_squares, patch_scale, reconstruct
@@ -24,14 +23,7 @@ from equiav.report import image_png, spectrogram_png
 from equiav.types import AUDIO, VISUAL, Batch, Modality
 
 SIDE = 144  # pixels of a frame on the page
-
-
-class Patches(NamedTuple):
-    """Patches of a batch in one modality as they are, as predicted, and which of them were removed (1)."""
-
-    target: Tensor
-    prediction: Tensor
-    mask: Tensor
+Patches = tuple[Tensor, Tensor, Tensor]  # as they are, as predicted, and which of them were removed (1)
 
 
 @dataclass(frozen=True)
@@ -113,7 +105,7 @@ class Reconstruction:
             mask = removed(kept[m], target.shape[1])
             if m in batch.present:
                 mask = mask * batch.present[m][:, None]
-            found[m] = Patches(target, predictions[m].float(), mask)
+            found[m] = (target, predictions[m].float(), mask)
         return found
 
     def _sums(self, model: LoadedModel, network: ReconstructingModel, dataset: Dataset) -> dict[Modality, Tensor]:

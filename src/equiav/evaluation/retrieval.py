@@ -13,15 +13,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from equiav.build import build_bank
 from equiav.data import Dataset, evenly_spaced, labels_of, multi_hot
 from equiav.errors import DataError, ShapeError
-from equiav.evaluation.base import Report, Results, silent
+from equiav.evaluation.base import Examples, Report, Results, silent
 from equiav.evaluation.embed import embed_with_banks
-from equiav.evaluation.examples import Examples
 from equiav.inference import Banks, LoadedModel
 from equiav.types import VISUAL, Embeddings, Modality
 
@@ -92,11 +91,6 @@ class ClassScores:
     share: Float[Tensor, " n"]
 
 
-def same_class(one: Shaped[Tensor, "n ..."], other: Shaped[Tensor, "m ..."]) -> Bool[Tensor, "n m"]:
-    """Which pairs have a class in common; classes are one number each, or rows of zeros and ones."""
-    return one[:, None] == other if one.ndim == 1 else one @ other.T > 0
-
-
 def class_scores(
     queries: Float[Tensor, "n d"],
     query_classes: Shaped[Tensor, "n ..."],
@@ -106,7 +100,8 @@ def class_scores(
 ) -> ClassScores:
     """How much of what is found first shares a class with each query.
 
-    Queries that share no class with anything in the gallery cannot be answered and are refused.
+    Classes are one number each, or rows of zeros and ones. Queries that share no class with anything in the gallery
+    cannot be answered and are refused.
     """
     q, g = F.normalize(queries, dim=1), F.normalize(gallery, dim=1)
     places = torch.arange(1, len(g) + 1, device=g.device)
@@ -114,7 +109,9 @@ def class_scores(
     for start in range(0, len(q), chunk):
         rows = slice(start, start + chunk)
         order = (q[rows] @ g.T).argsort(dim=1, descending=True, stable=True)
-        same = same_class(query_classes[rows], gallery_classes).gather(1, order).double()
+        own = query_classes[rows]
+        shared = own[:, None] == gallery_classes if own.ndim == 1 else own @ gallery_classes.T > 0
+        same = shared.gather(1, order).double()
         if not bool(same.any(dim=1).all()):
             raise ShapeError("some queries are of a class that the gallery does not hold")
         first = [same[:, : min(k, len(g))].mean(dim=1) for k in KS]

@@ -124,8 +124,7 @@ def set_clips(loaded: LoadedModel, chosen: RetrievalSet) -> tuple[Dataset, dict[
 
 def _similarity(loaded: LoadedModel, clips: Dataset) -> dict[str, float]:
     """Mean cosine of z_hat and z' of each modality."""
-    found = predictor_similarity(loaded, clips, seed=0, count=SIMILARITY_CLIPS, draws=SIMILARITY_DRAWS)
-    return {"audio": found["A"], "visual": found["V"]}
+    return predictor_similarity(loaded, clips, seed=0, count=SIMILARITY_CLIPS, draws=SIMILARITY_DRAWS)
 
 
 def _probes(loaded: LoadedModel, train: Dataset, held: dict[Split, Dataset]) -> dict[Split, dict[str, float]]:
