@@ -24,7 +24,7 @@ from equiav.reproduction.plan import TRANSFER, Folders, Record, default_of
 from equiav.reproduction.statistics import (
     VERDICTS,
     Comparison,
-    PairedDifference,
+    Estimate,
     Results,
     Verdict,
     collect,
@@ -93,7 +93,7 @@ def _signed(value: float, digits: int) -> str:
     return text if float(text) == 0 else f"{'+' if value > 0 else MINUS}{text}"
 
 
-def _difference(found: PairedDifference | None, digits: int) -> str:
+def _difference(found: Estimate | None, digits: int) -> str:
     """A difference with its interval; in bold where that excludes zero."""
     if found is None:
         return ""

@@ -91,7 +91,7 @@ def measure_retrieval(
     if bank_size is not None:
         small = config.model_copy(update={"bank": config.bank.model_copy(update={"size": bank_size})})
         banks = {m: build_bank(small, m) for m in banks}
-    found: dict[str, dict[str, float]] = Retrieval()(replace(loaded, banks=banks), clips)["retrieval"]
+    found: dict[str, dict[str, float]] = Retrieval(examples=0)(replace(loaded, banks=banks), clips)["retrieval"]
     return found
 
 
