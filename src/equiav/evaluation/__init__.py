@@ -35,7 +35,6 @@ from equiav.evaluation.localisation import (
 from equiav.evaluation.overlays import localise_files, localise_video
 from equiav.evaluation.probe import (
     TEMPERATURE,
-    LinearProbe,
     Probe,
     ProbeResult,
     View,
@@ -73,7 +72,6 @@ __all__ = [
     "Equivariance",
     "Evaluator",
     "Examples",
-    "LinearProbe",
     "Localisation",
     "Method",
     "Probe",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -45,20 +45,6 @@ Labelled = tuple[Tensor, Tensor]  # features (N, width), targets (N, classes)
 # A classifier on given features
 
 
-@dataclass(frozen=True)
-class LinearProbe:
-    """Weights of a linear classifier on standardised features."""
-
-    weight: Float[Tensor, "width classes"]
-    bias: Float[Tensor, " classes"]
-    mean: Float[Tensor, " width"]
-    std: Float[Tensor, " width"]
-
-    def __call__(self, features: Float[Tensor, "n width"]) -> Float[Tensor, "n classes"]:
-        """Logits."""
-        return ((features - self.mean) / self.std) @ self.weight + self.bias
-
-
 def _mean_and_std(features: Float[Tensor, "n width"]) -> tuple[Float[Tensor, " width"], Float[Tensor, " width"]]:
     """What features are standardised with; one that never changes stays as it is."""
     return features.mean(dim=0), features.std(dim=0, correction=0).clamp(min=1e-6)
@@ -66,8 +52,11 @@ def _mean_and_std(features: Float[Tensor, "n width"]) -> tuple[Float[Tensor, " w
 
 def fit_probe(
     features: Float[Tensor, "n width"], targets: Float[Tensor, "n classes"], penalty: float, *, single: bool = False
-) -> LinearProbe:
-    """Logistic regression by L-BFGS from zero, deterministic: one output per class, or one class of all (`single`)."""
+) -> Callable[[Float[Tensor, "m width"]], Float[Tensor, "m classes"]]:
+    """Logistic regression by L-BFGS from zero, deterministic: one output per class, or one class of all (`single`).
+
+    Returns what gives the logits of features; it standardises them as it did those it was fitted on.
+    """
     mean, std = _mean_and_std(features)
     x = (features - mean) / std
     weight = torch.zeros(x.shape[1], targets.shape[1], requires_grad=True)
@@ -82,7 +71,8 @@ def fit_probe(
         return loss
 
     optimiser.step(closure)  # type: ignore[no-untyped-call]
-    return LinearProbe(weight.detach(), bias.detach(), mean, std)
+    weight, bias = weight.detach(), bias.detach()
+    return lambda features: ((features - mean) / std) @ weight + bias
 
 
 @dataclass(frozen=True)

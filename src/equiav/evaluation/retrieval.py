@@ -82,23 +82,15 @@ def chance(k: int, pool: int) -> float:
     return 100 * min(1.0, k / pool)
 
 
-@dataclass(frozen=True)
-class ClassScores:
-    """Every query by itself, as shares: precision among the first k, average precision, share of its class."""
-
-    precision: dict[int, Float[Tensor, " n"]]
-    average_precision: Float[Tensor, " n"]
-    share: Float[Tensor, " n"]
-
-
 def class_scores(
     queries: Float[Tensor, "n d"],
     query_classes: Shaped[Tensor, "n ..."],
     gallery: Float[Tensor, "m d"],
     gallery_classes: Shaped[Tensor, "m ..."],
     chunk: int = CHUNK,
-) -> ClassScores:
-    """How much of what is found first shares a class with each query.
+) -> dict[str, Float[Tensor, " n"]]:
+    """How much of what is found first shares a class with each query, as shares: precision among the first k (`P@k`),
+    average precision (`mAP`), and the share of its class in the gallery (`chance`).
 
     Classes are one number each, or rows of zeros and ones. Queries that share no class with anything in the gallery
     cannot be answered and are refused.
@@ -117,8 +109,7 @@ def class_scores(
         first = [same[:, : min(k, len(g))].mean(dim=1) for k in KS]
         average = (same.cumsum(dim=1) / places * same).sum(dim=1) / same.sum(dim=1)
         parts.append(torch.stack([*first, average, same.mean(dim=1)]))
-    *first, average, share = torch.cat(parts, dim=1)
-    return ClassScores(dict(zip(KS, first, strict=True)), average, share)
+    return dict(zip((*(f"P@{k}" for k in KS), "mAP", "chance"), torch.cat(parts, dim=1), strict=True))
 
 
 def class_metrics(
@@ -129,8 +120,7 @@ def class_metrics(
 ) -> dict[str, float]:
     """The means of `class_scores`, per cent; chance is the precision of a random order."""
     scores = class_scores(queries, query_classes, gallery, gallery_classes)
-    found = {f"P@{k}": 100 * float(scores.precision[k].mean()) for k in KS}
-    found |= {"mAP": 100 * float(scores.average_precision.mean()), "chance": 100 * float(scores.share.mean())}
+    found = {name: 100 * float(of.mean()) for name, of in scores.items()}
     return found | {"queries": len(queries), "gallery": len(gallery)}
 
 
@@ -308,8 +298,8 @@ def _worst(
         return found_at.topk(min(count, len(found_at))).indices.tolist()
     known = labelled_embeddings(dataset, embeddings)
     rows, queries, classes = known[a]
-    scores = class_scores(queries, classes, *known[b][1:])
-    return [rows[i] for i in (-scores.average_precision).topk(min(count, len(rows))).indices.tolist()]
+    scores = class_scores(queries, classes, *known[b][1:])["mAP"]
+    return [rows[i] for i in (-scores).topk(min(count, len(rows))).indices.tolist()]
 
 
 def further_banks(model: LoadedModel, count: int) -> tuple[list[Banks], tuple[int, ...]]:
