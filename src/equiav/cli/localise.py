@@ -87,6 +87,7 @@ def localisation(
     The data need boxes: VGG-SS as prepared, or a data file (JSON) whose records have `boxes`.
     """
     from equiav.build import build_dataset, listed_clips, with_data
+    from equiav.data import read_retrieval_list
     from equiav.evaluation import Localisation, evaluation_folder
     from equiav.inference import load_model
 
@@ -96,5 +97,6 @@ def localisation(
     if listed:
         clips, line = listed_clips(clips, listed)
         print(line, file=sys.stderr)
-    results = Localisation(method=chosen, seed=seed, split=part, report=say)(loaded, clips)
+    total = len(read_retrieval_list(listed)) if listed else None
+    results = Localisation(method=chosen, seed=seed, split=part, listed=total, report=say)(loaded, clips)
     finish(results, out or evaluation_folder(model, "localisation"))

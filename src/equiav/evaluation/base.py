@@ -101,6 +101,17 @@ class Evaluator(Protocol):
         ...
 
 
+def of_list(dataset: Dataset, listed: int | None) -> dict[str, dict[str, int]]:
+    """What a record says of a published list that its clips were chosen by: how many were found of how many."""
+    return {"listed": {"found": len(dataset), "listed": listed}} if listed else {}
+
+
+def of_list_lines(record: Mapping[str, Any]) -> list[str]:
+    """The same for a terminal."""
+    counts = record.get("listed")
+    return [f"found {counts['found']} of the {counts['listed']} clips on the list"] if counts else []
+
+
 def evaluation_folder(model: Path, task: str) -> Path:
     """Where the results of a task go if nobody says: beside the model they are about."""
     return model / "evaluation" / task

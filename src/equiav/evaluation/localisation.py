@@ -20,7 +20,7 @@ from torch import Tensor
 from equiav.build import build_pipelines
 from equiav.data import Dataset, Subset, evenly_spaced
 from equiav.errors import ConfigError, DataError, ShapeError
-from equiav.evaluation.base import ASSETS, Examples, Report, Results, pixels, silent
+from equiav.evaluation.base import ASSETS, Examples, Report, Results, of_list, of_list_lines, pixels, silent
 from equiav.evaluation.embed import embed_dataset
 from equiav.evaluation.equivariance import interval
 from equiav.inference import LoadedModel
@@ -218,12 +218,13 @@ class Localisation:
     """The evaluator of localisation: the middle frame of every clip with boxes, beside two controls.
 
     The controls are another clip's audio, given to every clip by `seed`, and the centre of the frame: a model that
-    ignores the audio does as well with another clip's. `split` is for the record.
+    ignores the audio does as well with another clip's. `split` and `listed`, see `Retrieval`, are for the record.
     """
 
     method: Method | None = None
     seed: int = 0
     split: str | None = None
+    listed: int | None = None
     examples: int = 12
     report: Report = silent
 
@@ -257,6 +258,7 @@ class Localisation:
         record = {
             "task": "localisation",
             "split": self.split,
+            **of_list(dataset, self.listed),
             "method": method,
             "seed": self.seed,
             "left_out_without_boxes": len(dataset) - len(rows),
@@ -271,6 +273,7 @@ class Localisation:
         for subset, values in metrics.items():
             points = ", ".join(f"{name} {values[name]['pointing']:.1f} %" for name in CONTROLS)
             lines.append(f"{subset} ({values['sound']['pictures']} clips): pointing {points}")
+        lines += of_list_lines(record)
         return Results(
             record, primary=self.primary, lines=tuple(lines), template="localisation.html", assets=shown.assets,
             watch="localisation",

@@ -18,7 +18,7 @@ from equiav.build import build_dataset, present_splits
 from equiav.config import CavMaeConfig, Config, WorldConfig
 from equiav.data import Dataset, Labels, Subset, evenly_spaced, hold_out, labels_of, multi_hot, vocabulary
 from equiav.errors import DataError, ShapeError
-from equiav.evaluation.base import Examples, Report, Results, silent
+from equiav.evaluation.base import Examples, Report, Results, of_list, of_list_lines, silent
 from equiav.evaluation.classification import (
     accuracy,
     by_class,
@@ -264,7 +264,7 @@ class Probe:
 
     `validation` chooses the penalty and the number of neighbours; see `probe_splits`. At most `limit` labelled clips
     of each split take part, evenly spaced (None: all). `single` None: one class is chosen of all where every clip has
-    exactly one. `validation_part` is for the record. `neighbours` False: the linear probe alone.
+    exactly one. `neighbours` False: the linear probe alone. `validation_part` and `listed` are for the record.
     """
 
     train: Dataset
@@ -273,6 +273,7 @@ class Probe:
     single: bool | None = None
     neighbours: bool = True
     validation_part: str = "its own split"
+    listed: int | None = None
     examples: int = 6
     report: Report = silent
 
@@ -301,6 +302,7 @@ class Probe:
         record: dict[str, Any] = {
             "task": "probe",
             "limit": self.limit or 0,
+            **of_list(dataset, self.listed),
             "probe": {
                 view: {
                     way: {
@@ -390,4 +392,4 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
             setting = f"penalty {r['setting']:g}" if way == LINEAR else f"k = {r['setting']:g}"
             lines.append(f"{view}, {way}: mAP {r['mAP']:.1f}{second} ({setting})")
         lines.append(f"{view}, chance: " + ", ".join(f"{k} {v:.1f}" for k, v in record["chance"][view].items()))
-    return [*lines, *([record["remark"]] if "remark" in record else [])]
+    return [*lines, *of_list_lines(record), *([record["remark"]] if "remark" in record else [])]

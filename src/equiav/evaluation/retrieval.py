@@ -19,7 +19,7 @@ from torch import Tensor
 from equiav.build import build_bank
 from equiav.data import Dataset, evenly_spaced, labels_of, multi_hot
 from equiav.errors import DataError, ShapeError
-from equiav.evaluation.base import Examples, Report, Results, silent
+from equiav.evaluation.base import Examples, Report, Results, of_list, of_list_lines, silent
 from equiav.evaluation.embed import embed_with_banks
 from equiav.inference import Banks, LoadedModel
 from equiav.types import VISUAL, Embeddings, Modality
@@ -234,7 +234,7 @@ class Retrieval:
         record: dict[str, Any] = {
             "task": "retrieval",
             "split": self.split,
-            **({"listed": {"found": len(dataset), "listed": self.listed}} if self.listed else {}),
+            **of_list(dataset, self.listed),
             "frames": "all" if self.all_frames else "middle",
             "one_to_one": dataset.one_to_one,
             "retrieval": records[0],
@@ -323,8 +323,7 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
     lines = [f"{way}: " + ", ".join(said(way, k, v) for k, v in of.items()) for way, of in record["retrieval"].items()]
     for way, values in record["by_class"].items():
         lines.append(f"{way} by class: " + ", ".join(f"{k} {values[k]:.1f}" for k in ("P@1", "P@10", "mAP", "chance")))
-    if "listed" in record:
-        lines.append(f"found {record['listed']['found']} of the {record['listed']['listed']} clips on the list")
+    lines += of_list_lines(record)
     if record["further_bank_seeds"]:
         lines.append(f"in brackets: least and greatest over {len(record['further_bank_seeds']) + 1} banks of vectors")
     return lines
