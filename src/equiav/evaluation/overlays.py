@@ -33,12 +33,15 @@ from equiav.media import (
     LEAST_SECONDS,
     Cut,
     Limits,
+    Workers,
     decode,
+    decoded_in,
     open_media,
     read_audio,
     read_clips,
     square,
     stacked,
+    streamed_in,
 )
 from equiav.report import image_png, wav, whole_overlay
 from equiav.types import Clip, DecodedClip
@@ -58,19 +61,20 @@ def localise_files(
     nearest: bool = False,
     method: Method | None = None,
     seed: int = 0,
+    workers: Workers | None = None,
     report: Report = silent,
 ) -> Results:
     """Overlays for a video or a folder of them: PNG files in `out`, results.json and a page; returns the results.
 
     The beginning of each file is looked at, as much as the model hears at once; `audio` asks for the audio of another
-    file instead. Files of a folder that cannot be used are skipped and listed.
+    file instead. Files of a folder that cannot be used are skipped and listed. Decoding is done by `workers`, if given.
     """
     method = method_of(model, method)
     config = model.config
     how: dict[str, Any] = {"sample_rate": config.audio.sample_rate, "seconds": config.audio.frames * HOP_SECONDS}
     other = None
     if audio:
-        other = decode(audio, frames=frames, **how).waveform
+        other = decoded_in(workers, decode, audio, frames=frames, **how).waveform
         if other is None:
             raise DataError(f"{audio}: has no sound")
     paths = {source.stem: source} if source.is_file() else named_apart(find_sources(source))
@@ -78,7 +82,7 @@ def localise_files(
     progress = Progress(len(paths), report, "localising files")
     for number, (name, path) in enumerate(paths.items(), 1):
         try:
-            shown = decode(path, frames=frames, **how)
+            shown = decoded_in(workers, decode, path, frames=frames, **how)
             record = _localised(model, shown, other, out, name, method=method, nearest=nearest, seed=seed)
             clips.append({"source": path.name if source.is_file() else str(path.relative_to(source)), **record})
         except EquiAVError as error:
@@ -163,23 +167,25 @@ def localise_video(
     audio: Path | None = None,
     method: Method | None = None,
     limits: Limits | None = None,
+    workers: Workers | None = None,
     report: Report = silent,
 ) -> float:
     """Writes a video with the map over it and its sound (H.264 and AAC in MP4); returns its length in seconds.
 
     Every moment is compared with the audio around it, as much as the model hears at once; `audio` asks where the audio
-    of another file comes from instead, all of which is then looked for at every moment.
+    of another file comes from instead, all of which is then looked for at every moment. `workers` decode, if given.
     """
     if out.suffix.lower() != ".mp4":
         raise DataError(f"{out}: videos are written as .mp4; name the file so")
     limits, rate = limits or Limits(), model.config.audio.sample_rate
-    info = open_media(path, limits=limits)
+    info = decoded_in(workers, open_media, path, limits=limits)
     if info.video is None:
         raise DataError(f"{path}: has no video to look at")
     if info.audio is None and audio is None:
         raise DataError(f"{path}: has no sound to look for; give one with --audio")
-    own = read_audio(path, sample_rate=rate, limits=limits) if info.audio is not None else np.zeros(0, np.int16)
-    sound = own if audio is None else read_audio(audio, sample_rate=rate, limits=limits)
+    how: dict[str, Any] = {"sample_rate": rate, "limits": limits}
+    own = np.zeros(0, np.int16) if info.audio is None else decoded_in(workers, read_audio, path, **how)
+    sound = own if audio is None else decoded_in(workers, read_audio, audio, **how)
     begin, end = info.video
     fps = Fraction(min(info.fps or 25.0, FASTEST)).limit_denominator(1001)
     cuts = [Cut(start, min(CHUNK, end - start)) for start in np.arange(begin, end, CHUNK) if end - start > 1 / fps]
@@ -198,7 +204,8 @@ def localise_video(
     def frames() -> Iterator[NDArray[np.uint8]]:
         for number, cut in enumerate(cuts, 1):
             count = max(1, round(cut.seconds * fps))
-            (piece,) = read_clips(path, [cut], info, frames=count, audio=False, limits=limits)
+            look = {"cuts": [cut], "info": info, "frames": count, "audio": False, "limits": limits}
+            (piece,) = streamed_in(workers, read_clips, path, **look)
             shown = stacked(piece.frames)
             yield from _overlaid(model, shown, heard(cut.start + cut.seconds / 2), method)
             progress.update(number)
