@@ -121,7 +121,7 @@ def augment(
 ) -> None:
     """Show a file under drawn augmentations, each above the vector that describes it."""
     from equiav.config import Config
-    from equiav.evaluation import augmentation_figure
+    from equiav.inspection import augmentation_figure
     from equiav.media import Workers, decode, decoded_in
     from equiav.report import save
 

@@ -59,6 +59,13 @@ def _listed(clips: Dataset, path: Path | None) -> Dataset:
     return clips
 
 
+def _total(path: Path | None) -> int | None:
+    """How many clips a published list names."""
+    from equiav.data import read_retrieval_list
+
+    return None if path is None else len(read_retrieval_list(path))
+
+
 @evaluate.command()
 def classification(
     model: Annotated[Path, typer.Argument(help="A fine-tuning run's folder or a fine-tuned checkpoint.")],
@@ -149,7 +156,8 @@ def localisation(
 
     part, chosen = split_name(split), _method(method)
     loaded, clips = _opened(model, data, part, listed)
-    results = Localisation(method=chosen, seed=seed, split=part, report=say)(loaded, clips)
+    total = _total(listed)
+    results = Localisation(method=chosen, seed=seed, split=part, listed=total, report=say)(loaded, clips)
     finish(results, out, model, "localisation")
 
 
@@ -190,12 +198,11 @@ def retrieval(
 
     A data file of CAV-MAE or EquiAV (--data list.json) is measured whole.
     """
-    from equiav.data import read_retrieval_list
     from equiav.evaluation import Retrieval
 
     part = split_name(split)
     loaded, clips = _opened(model, data, part, listed)
-    total = len(read_retrieval_list(listed)) if listed else None
+    total = _total(listed)
     results = Retrieval(banks=banks, all_frames=all_frames, split=part, listed=total, report=say)(loaded, clips)
     finish(results, out, model, "retrieval")
 
@@ -243,7 +250,12 @@ def probe(
     splits, validation = probe_splits(with_data(loaded.config, data, test=test))
     tested = _listed(splits["test"], listed)
     evaluator = Probe(
-        splits["train"], splits["validation"], limit=limit or None, validation_part=validation, report=say
+        splits["train"],
+        splits["validation"],
+        limit=limit or None,
+        validation_part=validation,
+        listed=_total(listed),
+        report=say,
     )
     finish(evaluator(loaded, tested), out, model, "probe")
 
