@@ -314,8 +314,9 @@ def read_skipped(folder: Path) -> Iterator[tuple[str, str, str]]:
             yield uncelled(row["source"]), row["start"], uncelled(row["reason"])
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
-    """What meta.json says; its presence means that the folder is complete."""
+def read_meta(folder: Path | str) -> dict[str, Any]:
+    """What meta.json says; its presence means that the folder, which may be an address, is complete."""
+    folder = prepared_folder(folder)
     try:
         meta = json.loads((folder / META).read_bytes())
         if not isinstance(meta, dict) or meta.get("format") != VERSION:
