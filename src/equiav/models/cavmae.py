@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from equiav.errors import ShapeError, WeightsError
 from equiav.models.classifier import ClassifierModel, Mode, modalities
-from equiav.models.encoder import PatchEmbed, sincos_positions
+from equiav.models.encoder import PatchEmbed, groups_by_block, sincos_positions
 from equiav.models.equiav import mean_pool
 from equiav.models.foreign import State, refuse_mismatch
 from equiav.models.layers import Block, Tokens
@@ -283,22 +283,16 @@ class CavMaeClassifier(ClassifierModel):
 
     def layers(self) -> list[list[list[str]]]:
         """For each modality: what comes before the blocks, its blocks, the joint blocks, norms."""
+        names = [name for name, _ in self.encoder.named_parameters(prefix="encoder")]
+        norms = ("encoder.norm.", *(f"encoder.separate.{m}.norm." for m in CHANNELS))
+        last = [name for name in names if name.startswith(norms)]
+        _, *joint, _ = groups_by_block(names, "encoder.joint.", len(self.encoder.joint), ())
         chains = []
-        joint = [[] for _ in self.encoder.joint]  # type: list[list[str]]
-        last = []
-        for name, _ in self.encoder.named_parameters(prefix="encoder"):
-            if name.startswith("encoder.joint."):
-                joint[int(name.split(".")[2])].append(name)
-            elif name.startswith(("encoder.norm.", *(f"encoder.separate.{m}.norm." for m in CHANNELS))):
-                last.append(name)
         for m in self.modalities:
-            own = self.encoder.separate[m]
-            groups = [[] for _ in range(1 + len(own.blocks))]  # type: ignore[arg-type]  # type: list[list[str]]
-            for name, _ in own.named_parameters(prefix=f"encoder.separate.{m}"):
-                part, _, rest = name.removeprefix(f"encoder.separate.{m}.").partition(".")
-                if part != "norm":
-                    groups[int(rest.split(".")[0]) + 1 if part == "blocks" else 0].append(name)
-            chains.append([*groups, *joint, last])
+            own = f"encoder.separate.{m}."
+            depth = len(self.encoder.separate[m].blocks)  # type: ignore[arg-type]
+            inside = [name for name in names if name.startswith(own) and name not in last]
+            chains.append([*groups_by_block(inside, f"{own}blocks.", depth, (own,))[:-1], *joint, last])
         return chains
 
 
