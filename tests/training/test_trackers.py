@@ -97,7 +97,8 @@ def test_one_that_does_not_open_is_left_out(tmp_path):
 
 
 def test_a_run_reports_and_survives_its_tracker(tmp_path, monkeypatch):
-    from equiav.training import Trainer, trackers
+    from equiav.training import Trainer
+    from equiav.training import log as trackers
     from tests.training.small import small_config
 
     real, seen = trackers._opened, []

@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from typing_extensions import Self
 
 from equiav.distributed import gather
 from equiav.types import Batch
@@ -19,12 +18,15 @@ from equiav.types import Batch
 # Outputs of an objective by name, one row per clip in every tensor; those under `log/` carry no gradient.
 Outputs = Mapping[str, Tensor]
 LOG = "log/"
+D = TypeVar("D", bound="Draws")
 
 
 def rows_of(drawn: Any, start: int, stop: int) -> Any:
     """Rows `start` up to `stop` of tensors, of draws, of mappings of either; nothing of nothing."""
-    if drawn is None or isinstance(drawn, Tensor):
-        return drawn if drawn is None else drawn[start:stop]
+    if drawn is None:
+        return None
+    if isinstance(drawn, Tensor):
+        return drawn[start:stop]
     return drawn.rows(start, stop) if hasattr(drawn, "rows") else {k: rows_of(v, start, stop) for k, v in drawn.items()}
 
 
@@ -32,7 +34,7 @@ def rows_of(drawn: Any, start: int, stop: int) -> Any:
 class Draws:
     """All randomness of one step, for the global batch; methods that draw add fields with a row per clip."""
 
-    def rows(self, start: int, stop: int) -> Self:
+    def rows(self: D, start: int, stop: int) -> D:
         """What one rank or micro-batch takes of it."""
         return replace(self, **{f.name: rows_of(getattr(self, f.name), start, stop) for f in fields(self)})
 
