@@ -11,7 +11,7 @@ from equiav.models.cavmae import (
     write_cavmae,
 )
 from equiav.models.classifier import Classifier, ClassifierModel, Mode, modalities
-from equiav.models.encoder import SIZES, Encoder, Size, ViT, sincos_positions
+from equiav.models.encoder import SIZES, Encoder, Layered, Size, ViT, sincos_positions
 from equiav.models.equiav import Branch, EmbeddingModel, EquiAV, ProjectionHead, Representation, centroid, mean_pool
 from equiav.models.foreign import (
     HEAD_WIDTH,
@@ -63,6 +63,7 @@ __all__ = [
     "EquiAV",
     "ForeignEncoder",
     "HypernetworkPredictor",
+    "Layered",
     "LinearPredictor",
     "MaskedAutoencoder",
     "MaskedBranch",

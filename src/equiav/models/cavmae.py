@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from equiav.errors import ShapeError, WeightsError
 from equiav.models.classifier import ClassifierModel, Mode, modalities
-from equiav.models.encoder import PatchEmbed, groups_by_block, sincos_positions
+from equiav.models.encoder import Layered, PatchEmbed, groups_by_block, sincos_positions
 from equiav.models.equiav import mean_pool
 from equiav.models.foreign import State, refuse_mismatch
 from equiav.models.layers import Block, Tokens
@@ -121,7 +122,7 @@ class JointBlock(Block):
         return x + self.mlp(self.norm2_alone[modality](x))  # type: ignore[no-any-return]
 
 
-class CavMaeEncoder(nn.Module):
+class CavMaeEncoder(Layered):
     """The encoder: `separate` blocks of each modality, `joint` blocks, final norms."""
 
     def __init__(self, sizes: CavMaeSizes, *, eps: float = 1e-5, train_positions: bool = False) -> None:
@@ -134,6 +135,18 @@ class CavMaeEncoder(nn.Module):
             JointBlock(sizes.width, sizes.heads, sizes.mlp_ratio, eps) for _ in range(sizes.joint_depth)
         )
         self.norm = nn.LayerNorm(sizes.width, eps=eps)
+
+    def layers(self) -> list[list[str]]:
+        """What comes before the blocks, the k-th blocks of all modalities, the joint blocks, the final norms."""
+        groups: list[list[str]] = [[]]
+        for m, own in self.separate.items():
+            start = f"separate.{m}."
+            names = [f"{start}{name}" for name, _ in own.named_parameters()]
+            found = groups_by_block(names, f"{start}blocks.", len(own.blocks), (f"{start}p", f"{start}modality"))  # type: ignore[arg-type]
+            groups = [[*a, *b] for a, b in zip_longest(groups, found, fillvalue=[])]
+        names = [name for name, _ in self.named_parameters() if not name.startswith("separate.")]
+        _, *joint, norm = groups_by_block(names, "joint.", len(self.joint), ())
+        return [*groups[:-1], *joint, [*groups[-1], *norm]]
 
     def together(self, h: ManyTokens) -> dict[str, Tensor]:
         """Joint blocks over the tokens of all modalities, with the shared norms: what reconstruction uses."""
@@ -236,6 +249,10 @@ class CavMae(ReconstructingModel):
         """Rows and columns of patches."""
         return {m: self.encoder.separate[m].grid for m in CHANNELS}  # type: ignore[misc]
 
+    def channels(self, modality: str) -> int:
+        """Of its input."""
+        return CHANNELS[modality]
+
     def encode(self, modality: str, x: Tensor) -> Tokens:
         """Tokens of one modality alone, without masking."""
         return self.encoder.tokens(modality, x)
@@ -281,19 +298,13 @@ class CavMaeClassifier(ClassifierModel):
             raise ShapeError(f"this classifier needs {' or '.join(self.modalities)} input")
         return self.encoder.pooled(given)
 
+    def encoder_parts(self) -> dict[str, nn.Module]:
+        """One for all modalities, of the same name in pre-training."""
+        return {"encoder": self.encoder}
+
     def layers(self) -> list[list[list[str]]]:
-        """For each modality: what comes before the blocks, its blocks, the joint blocks, norms."""
-        names = [name for name, _ in self.encoder.named_parameters(prefix="encoder")]
-        norms = ("encoder.norm.", *(f"encoder.separate.{m}.norm." for m in CHANNELS))
-        last = [name for name in names if name.startswith(norms)]
-        _, *joint, _ = groups_by_block(names, "encoder.joint.", len(self.encoder.joint), ())
-        chains = []
-        for m in self.modalities:
-            own = f"encoder.separate.{m}."
-            depth = len(self.encoder.separate[m].blocks)  # type: ignore[arg-type]
-            inside = [name for name in names if name.startswith(own) and name not in last]
-            chains.append([*groups_by_block(inside, f"{own}blocks.", depth, (own,))[:-1], *joint, last])
-        return chains
+        """Those of the encoder, for each modality: the blocks of all have the same numbers."""
+        return [[[f"encoder.{name}" for name in group] for group in self.encoder.layers()] for _ in self.modalities]
 
 
 def cavmae_from_vits(given: State, own: State) -> State:

@@ -66,7 +66,15 @@ class PatchEmbed(nn.Module):
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
-class Encoder(nn.Module, ABC):
+class Layered(nn.Module):
+    """A network whose parameters come in layers: what parts of a model are frozen, adapted or scaled by."""
+
+    def layers(self) -> list[list[str]]:
+        """Names of its parameters in groups from input to output: before the blocks, one a block, after them."""
+        return [[name for name, _ in self.named_parameters()]]
+
+
+class Encoder(Layered, ABC):
     """An encoder f: tokens h of width `width` from an input; whatever gives them can stand here.
 
     `grid` is (rows, columns) of the tokens in row-major order, for maps of where something is; `tokens` are their
@@ -101,10 +109,6 @@ class Encoder(nn.Module, ABC):
     def grid_of(self, x: Tensor) -> tuple[int, int]:
         """Rows and columns of the tokens of an input, where it may differ from the expected size."""
         return self.grid
-
-    def layers(self) -> list[list[str]]:
-        """Names of its parameters in groups from input to output, for learning rates by layer and for freezing."""
-        return [[name for name, _ in self.named_parameters()]]
 
 
 def groups_by_block(names: Iterable[str], blocks: str, depth: int, first: tuple[str, ...]) -> list[list[str]]:

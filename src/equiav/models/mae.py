@@ -111,10 +111,14 @@ class ReconstructingModel(EmbeddingModel):
     def targets(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The patches (batch, tokens, values) that the predictions are compared with."""
 
+    @abstractmethod
+    def channels(self, modality: str) -> int:
+        """How many channels an input has."""
+
     def images(self, modality: str, patches: Float[Tensor, "batch tokens values"]) -> Float[Tensor, "batch c h w"]:
         """Patches as images again; spectrograms with frequency as rows and time as columns."""
-        channels = 1 if modality == "audio" else 3
-        return unpatchify(patches, self.grids()[modality], round((patches.shape[2] / channels) ** 0.5))
+        side = round((patches.shape[2] / self.channels(modality)) ** 0.5)
+        return unpatchify(patches, self.grids()[modality], side)
 
 
 class MaskedBranch(nn.Module):
@@ -138,6 +142,10 @@ class MaskedAutoencoder(BranchedModel[MaskedBranch], ReconstructingModel):
     def grids(self) -> dict[str, tuple[int, int]]:
         """As the encoders say."""
         return {m: self[m].f.grid for m in self.modalities}
+
+    def channels(self, modality: str) -> int:
+        """As the encoder says."""
+        return self[modality].f.channels
 
     def predict(self, inputs: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Each modality from its own kept patches."""

@@ -32,7 +32,7 @@ from equiav.errors import CheckpointError, ConfigError, DataError
 from equiav.evaluation import RESULTS, Classification, Results, metrics_line
 from equiav.inference import LoadedClassifier, load_classifier
 from equiav.media import to_float
-from equiav.models import CavMaeClassifier, Classifier, ClassifierModel, load_strict, modalities
+from equiav.models import ClassifierModel, load_strict, modalities
 from equiav.objectives import ClassificationObjective
 from equiav.randomness import generator
 from equiav.training.log import RunLog
@@ -209,19 +209,13 @@ def load_encoders(model: ClassifierModel, config: Config, classes: tuple[str, ..
         _refuse_other_classifier(checkpoint, config, classes, path)
         load_strict(model, checkpoint.weights, str(path))
         return
-    if isinstance(model, CavMaeClassifier):
-        own = {k.removeprefix("encoder."): v for k, v in checkpoint.weights.items() if k.startswith("encoder.")}
-        load_strict(model.encoder, own, str(path))
-        return
-    assert isinstance(model, Classifier)
-    for m in model.modalities:
-        prefix = f"{m}.f."
-        own = {k.removeprefix(prefix): v for k, v in checkpoint.weights.items() if k.startswith(prefix)}
+    for name, part in model.encoder_parts().items():
+        own = {k.removeprefix(f"{name}."): v for k, v in checkpoint.weights.items() if k.startswith(f"{name}.")}
         # The augmented view's norm belongs to pre-training.
         own = {k: v for k, v in own.items() if not k.startswith("norm_augmented.")}
         if not own:
-            raise CheckpointError(f"{path}: holds no {m} encoder; choose another classifier.mode")
-        load_strict(model.encoder(m), own, f"{path} ({m})")
+            raise CheckpointError(f"{path}: holds no {name.removesuffix('.f')} encoder; choose another classifier.mode")
+        load_strict(part, own, f"{path} ({name.removesuffix('.f')})")
 
 
 def _refuse_other_encoders(saved: Config, asked: Config, path: Path) -> None:

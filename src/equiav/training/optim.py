@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equiav.errors import CheckpointError, ConfigError
-from equiav.models import ClassifierModel, Encoder
+from equiav.models import ClassifierModel, Layered
 from equiav.objectives import Objective
 from equiav.randomness import generator
 from equiav.types import Modality
@@ -79,10 +79,10 @@ def layer_scales(objective: Objective, model: ClassifierModel, *, decay: float, 
     return scales
 
 
-def encoders_of(model: nn.Module) -> dict[Modality, Encoder]:
-    """The encoders of a model by modality, wherever it keeps them."""
+def encoders_of(model: nn.Module) -> dict[Modality, Layered]:
+    """The encoders of a model by modality, wherever it keeps them; one for all modalities by its own name."""
     known = getattr(model, "modalities", ())
-    found = ((name, part) for name, part in model.named_modules() if isinstance(part, Encoder))
+    found = ((name, part) for name, part in model.named_modules() if isinstance(part, Layered))
     return {next((key for key in name.split(".") if key in known), name): part for name, part in found}
 
 
@@ -113,19 +113,25 @@ def freeze(model: nn.Module, frozen: Mapping[str, str | int]) -> None:
         modality, _, kind = part.rpartition(".")
         if kind != "encoder":
             raise ConfigError(f"optim.freeze: {part} has no blocks to count; freeze it whole ({part}: all)")
-        for m, encoder in encoders_of(model).items():
+        encoders = encoders_of(model)
+        if modality and modality not in encoders:
+            raise ConfigError(
+                f"optim.freeze: all modalities share the blocks of this encoder; count them as encoder: {amount}"
+            )
+        for m, encoder in encoders.items():
             groups, own = encoder.layers(), dict(encoder.named_parameters())
             if modality not in ("", m):
                 continue
             if int(amount) > len(groups) - 2:
-                raise ConfigError(f"optim.freeze: the {m} encoder has {max(0, len(groups) - 2)} blocks, not {amount}")
+                whose = f"{m} encoder".removeprefix("encoder ")
+                raise ConfigError(f"optim.freeze: the {whose} has {max(0, len(groups) - 2)} blocks, not {amount}")
             for name in (name for group in groups[: int(amount) + 1] for name in group):
                 own[name].requires_grad_(False)
     if frozen and not trainable(model):
         raise ConfigError("optim.freeze: nothing is left to train")
 
 
-def add_lora(encoders: Mapping[Modality, Encoder], *, rank: int, alpha: int, seed: int) -> None:
+def add_lora(encoders: Mapping[Modality, Layered], *, rank: int, alpha: int, seed: int) -> None:
     """Adapters for every linear layer in the blocks that are not frozen; nothing else of these encoders is trained.
 
     The first factor is drawn from the seed, the second is zero: training starts from what the encoder was.
