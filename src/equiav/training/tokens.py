@@ -177,7 +177,7 @@ class TokenStore:
                     return False
                 numbers = range(done, done + len(parts[0]))
                 rows = slice(done, done + len(parts[0]))
-                for m in self.sizes:
+                for m in self.modalities:
                     originals = clips.originals(m)
                     for j, batch in enumerate(parts[:originals]):
                         wanted = [[(i, k) for i in numbers] for k in range(j, clips.frames, originals)]

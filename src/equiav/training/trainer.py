@@ -42,6 +42,7 @@ from equiav.training.optim import (
     WarmupCosine,
     adamw,
     add_lora,
+    compile_blocks,
     encoders_of,
     freeze,
     merge_lora,
@@ -162,6 +163,8 @@ class Trainer:
         if optim.lora is not None:
             add_lora(encoders_of(self.model), rank=optim.lora.rank, alpha=optim.lora.alpha, seed=config.seed)
             self.objective.to(self.device)
+        if train.compile:
+            compile_blocks(encoders_of(self.model).values())
         self.optimiser = adamw(
             self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=self._lr_scales()
         )
