@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Literal
 
 import torch
@@ -138,14 +137,17 @@ class CavMaeEncoder(Layered):
 
     def layers(self) -> list[list[str]]:
         """What comes before the blocks, the k-th blocks of all modalities, the joint blocks, the final norms."""
-        groups: list[list[str]] = [[]]
-        for m, own in self.separate.items():
-            start = f"separate.{m}."
-            names = [f"{start}{name}" for name, _ in own.named_parameters()]
-            found = groups_by_block(names, f"{start}blocks.", len(own.blocks), (f"{start}p", f"{start}modality"))  # type: ignore[arg-type]
-            groups = [[*a, *b] for a, b in zip_longest(groups, found, fillvalue=[])]
-        names = [name for name, _ in self.named_parameters() if not name.startswith("separate.")]
-        _, *joint, norm = groups_by_block(names, "joint.", len(self.joint), ())
+        depth = max(len(own.blocks) for own in self.separate.values())  # type: ignore[arg-type]
+        names = [name for name, _ in self.named_parameters()]
+        groups: list[list[str]] = [[] for _ in range(depth + 2)]
+        for m in self.separate:
+            own = f"separate.{m}."
+            inside = (name for name in names if name.startswith(own))
+            first = tuple(f"{own}{part}" for part in ("patch_embed", "pos_embed", "modality"))
+            for group, found in zip(groups, groups_by_block(inside, f"{own}blocks.", depth, first), strict=True):
+                group += found
+        shared = (name for name in names if not name.startswith("separate."))
+        _, *joint, norm = groups_by_block(shared, "joint.", len(self.joint), ())
         return [*groups[:-1], *joint, [*groups[-1], *norm]]
 
     def together(self, h: ManyTokens) -> dict[str, Tensor]:

@@ -75,7 +75,7 @@ class Step:
                 outputs = self._forward(self.module, batch, draws)
                 share = (part.stop - part.start) / count
                 terms = {k: v * share for k, v in self.objective.losses(outputs, step, total).items()}
-                terms["total"].backward()  # type: ignore[no-untyped-call]
+                terms["total"].backward()
             summed = {k: v.detach() + summed[k] if k in summed else v.detach() for k, v in terms.items()}
             found.append(outputs)
         return _detached(summed, {name: torch.cat([part[name] for part in found]) for name in found[0]})
