@@ -18,6 +18,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ SLOW = (
     "beartype",
     "jaxtyping",
 )
+CLOCK = count(2_000_000_000)  # seconds, of the files that are changed
 COPIED = ("src", "tests", "configs", "tools", "results", "pyproject.toml")
 
 
@@ -470,7 +472,6 @@ def tested(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
                 os.chdir(folder)
                 os.environ["PYTHONPATH"] = str(folder / "src")
                 sys.path[:0] = [str(folder), str(folder / "src")]
-                sys.dont_write_bytecode = True  # a file changed twice within a second must not be read from a cache
                 os.dup2(said.fileno(), 1)
                 os.dup2(said.fileno(), 2)
                 code = int(pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]))
@@ -482,6 +483,13 @@ def tested(folder: Path, tests: tuple[str, ...]) -> tuple[int, str]:
         lines = said.read().strip().splitlines()
     told = [line for line in lines if line.startswith(("FAILED", "ERROR"))] or lines[-1:]
     return code, told[0] if told else ""
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file with a date of its own: bytecode is cached by seconds, and a file may change twice within one."""
+    path.write_text(text, encoding="utf-8")
+    now = next(CLOCK)
+    os.utime(path, (now, now))
 
 
 def run(chosen: tuple[Mutation, ...], folder: Path) -> list[str]:
@@ -497,9 +505,9 @@ def run(chosen: tuple[Mutation, ...], folder: Path) -> list[str]:
     for m in chosen:
         path, start = folder / m.file, time.monotonic()
         whole = path.read_text(encoding="utf-8")
-        path.write_text(whole.replace(m.old, m.new), encoding="utf-8")
+        write(path, whole.replace(m.old, m.new))
         code, told = tested(folder, m.tests)
-        path.write_text(whole, encoding="utf-8")
+        write(path, whole)
         verdict = {0: "NOT NOTICED", 1: "noticed"}.get(code, f"pytest ended with code {code}")
         if code != 1:
             unnoticed.append(f"{m.name} ({verdict})")
