@@ -169,9 +169,9 @@ def read_image(
     `upright` turns it as its EXIF data say. Its size is checked before it is decoded. `name` is what errors speak of.
     """
     path = name or (source if isinstance(source, Path) else Path("image in memory"))
-    if isinstance(source, Path) and not source.is_file():
-        raise MediaError(path, "not a regular file" if source.exists() else "no such file")
     try:
+        if isinstance(source, Path) and not source.is_file():
+            raise MediaError(path, "not a regular file" if source.exists() else "no such file")
         with Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=formats) as opened:
             check_size(path, opened.width, opened.height, limits or Limits())
             image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")
