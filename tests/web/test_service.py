@@ -39,7 +39,7 @@ from equiav.web import (
     spoken,
     write_examples,
 )
-from equiav.web.clips import clip_routes, sound_as_wav
+from equiav.web.api import clip_routes, sound_as_wav
 from tests.training.small import small_config
 
 
@@ -162,10 +162,10 @@ def test_a_model_of_real_videos_needs_an_index(service, tmp_path):
 
 def test_examples(service, tmp_path):
     found = write_examples(service.index, tmp_path, largest=10**6)
-    assert len(found.sounds) == len(found.pictures) == len(found.films) == 4
-    assert service.search("audio", found.sounds[0])
-    assert service.search("image", found.pictures[0])
-    assert not write_examples(service.index, tmp_path, largest=10).films
+    assert len(found["audio"]) == len(found["image"]) == len(found["video"]) == 4
+    assert service.search("audio", found["audio"][0])
+    assert service.search("image", found["image"][0])
+    assert not write_examples(service.index, tmp_path, largest=10)["video"]
 
 
 def test_examples_of_a_collection_whose_files_are_gone(run, tmp_path, service):
@@ -174,7 +174,7 @@ def test_examples_of_a_collection_whose_files_are_gone(run, tmp_path, service):
     vector = np.eye(model.width, dtype=np.float32)[0]
     index.add([Entry(Clip("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0), {"audio": vector})], made_by=model.digest)
     found = write_examples(index, tmp_path, largest=10**6)
-    assert (found.sounds, found.pictures, found.films) == ([], [], [])
+    assert (found["audio"], found["image"], found["video"]) == ([], [], [])
 
 
 def made_index(run, folder, entries):
@@ -189,9 +189,9 @@ def test_examples_of_pictures_alone(run, tmp_path):
     picture = np.zeros((20, 30, 3), np.uint8)
     entries = [Entry(Clip(f"{i}", "same.png", tmp_path / f"{i}.png"), picture=picture + i) for i in range(5)]
     found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
-    assert (found.sounds, found.films) == ([], [])
-    assert len(set(found.pictures)) == 4
-    assert sorted(round(np.asarray(Image.open(p)).mean()) for p in found.pictures) == [0, 1, 2, 3]
+    assert (found["audio"], found["video"]) == ([], [])
+    assert len(set(found["image"])) == 4
+    assert sorted(round(np.asarray(Image.open(p)).mean()) for p in found["image"]) == [0, 1, 2, 3]
 
 
 def test_examples_take_every_source_first(run, films, tmp_path):
@@ -201,14 +201,14 @@ def test_examples_take_every_source_first(run, films, tmp_path):
         Entry(Clip(f"{film.stem}@{start}", film.name, film, start, 0.55), picture=picture) for film, start in spans
     ]
     found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
-    assert found.films == films[:2]
-    assert [p.stem for p in found.sounds] == [
+    assert found["video"] == films[:2]
+    assert [p.stem for p in found["audio"]] == [
         films[0].stem,
         films[1].stem,
         f"{films[0].stem}-0.1s",
         f"{films[0].stem}-0.2s",
     ]
-    assert len({p.read_bytes() for p in found.sounds}) == 4
+    assert len({p.read_bytes() for p in found["audio"]}) == 4
 
 
 def test_cards_escape_what_they_are_given():
@@ -261,7 +261,7 @@ def test_clips_without_sound_and_few_at_once(service, run, tmp_path, monkeypatch
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://page") as client:
             return await asyncio.gather(*(client.get("/clip/sound?id=a") for _ in range(6)))
 
-    monkeypatch.setattr("equiav.web.clips.sound_of", slow)
+    monkeypatch.setattr("equiav.web.api.sound_of", slow)
     with ThreadPoolExecutor() as thread:  # in this thread a browser of other tests may keep a loop running
         answers = thread.submit(lambda: asyncio.run(ask_often())).result()
     assert [answer.status_code for answer in answers] == [404] * 6
@@ -279,7 +279,7 @@ def test_the_map_is_drawn_once_per_state(run, tmp_path, monkeypatch):
     entries = [Entry(Clip(f"{i}", "a.png")) for i in range(3)]
     index = made_index(run, tmp_path / "index", entries)
     drawn = []
-    monkeypatch.setattr("equiav.web.map.map_html", lambda index: drawn.append(len(index)) or str(len(index)))
+    monkeypatch.setattr("equiav.web.views.map_html", lambda index: drawn.append(len(index)) or str(len(index)))
     seen = Map(index)
     assert [seen.html(), seen.html()] == ["3", "3"]
     index.remove(["1"])
