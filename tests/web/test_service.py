@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import io
+import tempfile
 import time
 import wave
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from equiav.web import (
     UploadLimits,
     clips_html,
     demo_index,
+    film_html,
     flatten,
     looks_html,
     map_html,
@@ -40,6 +42,7 @@ from equiav.web import (
     write_examples,
 )
 from equiav.web.api import clip_routes, sound_as_wav
+from tests.media.making import write_media
 from tests.training.small import small_config
 
 
@@ -85,6 +88,35 @@ def test_heat_maps_of_a_film(service, films):
         assert look.picture.shape == look.overlay.shape == (192, 192, 3)
         assert (look.picture != look.overlay).any()
     assert looks_html(looks).count("<img") == 8
+
+
+def test_frames_keep_their_aspect_under_the_map(service, tmp_path):
+    """What the model does not see of a wide frame is darker, and shown all the same."""
+    write_media(tmp_path / "wide.mp4", seconds=2.0, size=(160, 90))
+    (look, *_) = service.locate_in_video(tmp_path / "wide.mp4")
+    assert look.picture.shape == look.overlay.shape
+    assert look.picture.shape[1] / look.picture.shape[0] == pytest.approx(160 / 90, abs=0.02)
+    margin = look.picture.shape[1] // 8
+    assert (look.overlay[:, :margin] <= look.picture[:, :margin]).all()
+
+
+def test_a_video_with_the_map_over_it(service, films, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        opened = av.open
+        patch.setattr(av, "open", lambda file, mode="r", **how: opened(file, mode, **how) if mode == "w" else 1 / 0)
+        content = service.video_with_map(films[0])  # decoded elsewhere, encoded here
+    assert 'src="data:video/mp4;base64,' in film_html(content)
+    with av.open(io.BytesIO(content)) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        assert len(container.streams.audio) == 1
+        assert container.duration / av.time_base == pytest.approx(service.embedder.seconds, abs=0.3)
+    plain = decode(films[0], frames=1).frames[0].permute(1, 2, 0).numpy()
+    assert frames[0].shape[0] == frames[0].shape[1]
+    assert np.abs(np.diff(frames[0].astype(float), axis=2)).mean() > np.abs(np.diff(plain.astype(float), axis=2)).mean()
+    write_media(tmp_path / "mute.mp4", seconds=1.0, audio=False)
+    with pytest.raises(MediaError, match="needs pictures and half a second of sound"):
+        service.video_with_map(tmp_path / "mute.mp4")
+    assert not list(Path(tempfile.gettempdir()).glob("*/located.mp4"))
 
 
 def test_heat_map_of_a_sound_in_a_picture_follows_the_sound(service, films, tmp_path):

@@ -8,7 +8,7 @@ from equiav.web.examples import write_examples
 from equiav.web.scenes import demo_index, write_film
 from equiav.web.server import listening, own_folder, require_packages, serve, stay_at_home, sweep, swept
 from equiav.web.service import Service, UploadLimits, open_collection, spoken
-from equiav.web.views import Map, clips_html, flatten, looks_html, map_html
+from equiav.web.views import Map, clips_html, film_html, flatten, looks_html, map_html
 
 __all__ = [
     "Map",
@@ -16,6 +16,7 @@ __all__ = [
     "UploadLimits",
     "clips_html",
     "demo_index",
+    "film_html",
     "flatten",
     "listening",
     "looks_html",

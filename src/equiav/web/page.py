@@ -16,7 +16,7 @@ from gradio.data_classes import ImageData
 from equiav.errors import EquiAVError, MediaError
 from equiav.web.security import one_line, uploaded
 from equiav.web.service import BROKEN, Kind, Service, spoken
-from equiav.web.views import Map, clips_html, looks_html
+from equiav.web.views import Map, clips_html, film_html, looks_html
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +163,10 @@ def _locate_tab(service: Service, guard: Guard, films: list[Path], shared: dict[
         return HINT if file is None else looks_html(service.locate_in_video(file))
 
     @guard
+    def as_video(file: Path | None) -> str:
+        return HINT if file is None else film_html(service.video_with_map(file))
+
+    @guard
     def in_picture(sound: Path | None, picture: Path | None) -> str:
         if sound is None or picture is None:
             raise EquiAVError("give both a sound and a picture")
@@ -170,10 +174,12 @@ def _locate_tab(service: Service, guard: Guard, films: list[Path], shared: dict[
 
     video = _video("A video with sound")
     _examples(films, video)
+    play = gr.Button("Play it with the map over it")
     with gr.Accordion("Or a sound and a picture of your own", open=False):
         with gr.Row():
             sound, picture = _sound("The sound"), _picture("The picture")
         button = gr.Button("Show where it would come from")
     seen = gr.HTML(HINT, elem_id="locate")
     video.change(in_video, video, seen, api_name="locate_in_video", **shared)
+    play.click(as_video, video, seen, api_name="locate_as_video", **shared)
     button.click(in_picture, [sound, picture], seen, api_name="locate", **shared)

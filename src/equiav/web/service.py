@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equiav.checkpoint import CONFIG, resolve
-from equiav.errors import EquiAVError, MediaError
-from equiav.evaluation import localise, pixels, scale_of
+from equiav.errors import DataError, EquiAVError, MediaError
+from equiav.evaluation import localise, localise_video, pixels, scale_of
 from equiav.inference import PICTURES, Embedder, frames_of, load_model, waveform_of
 from equiav.io import duration
 from equiav.media import Limits, Workers, decoded_in, open_media, stacked
@@ -26,6 +27,7 @@ Kind = Literal["audio", "image", "video"]
 Vector = NDArray[np.float32]
 FOUND = 12
 LOOKS = 4  # frames of a video that get a map
+SHORT_SIDE = 256  # of a video with the map over it
 MEGABYTE = 1 << 20
 BROKEN = "Something went wrong on the server; its log says what."
 
@@ -122,6 +124,18 @@ class Service:
         chosen = torch.linspace(0, len(frames) - 1, min(LOOKS, len(frames))).round().long()
         waveform = torch.from_numpy(piece.waveform.astype(np.float32) / 32768)
         return self._looks(waveform, frames[chosen], [piece.times[i] for i in chosen.tolist()])
+
+    def video_with_map(self, path: Path) -> bytes:
+        """The beginning of a video with the map over it and its sound, as an MP4 file."""
+        self.check(path, timed=True)
+        how: dict[str, Any] = {"limits": self.decoding, "workers": self.workers, "seconds": self.embedder.seconds}
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "located.mp4"
+            try:
+                localise_video(self.embedder.model, path, out, short_side=SHORT_SIDE, **how)
+            except DataError as error:  # it speaks of the command's options
+                raise MediaError(path, "needs pictures and half a second of sound") from error
+            return out.read_bytes()
 
     def locate(self, sound: Path, picture: Path) -> list[Look]:
         """A picture under the map of where a sound would come from in it."""

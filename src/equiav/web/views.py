@@ -10,7 +10,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.report import image_png, render
+from equiav.report import data_uri, image_png, render
 from equiav.search import PREPARED, SIDES, Hit, Index
 from equiav.web.service import Look
 
@@ -42,6 +42,11 @@ def clips_html(hits: Sequence[Hit]) -> str:
 def looks_html(looks: Sequence[Look]) -> str:
     """Frames and the same under their maps, in pairs."""
     return render("web_looks.html", looks=looks, png=image_png)
+
+
+def film_html(film: bytes) -> str:
+    """A video (MP4) inside the page."""
+    return f'<video controls playsinline style="width: 100%" src="{data_uri("video/mp4", film)}"></video>'
 
 
 def flatten(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
