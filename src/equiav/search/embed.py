@@ -111,8 +111,8 @@ def _write(index: Index, path: Path, suffix: str) -> int:
     """Writes the rows in one of FORMATS; how many."""
     names, count = ("id", "source", "start", "end", "modality", "vector"), 0
     if suffix == ".npz":
-        columns = list(zip(*_rows(index), strict=True)) or [()] * len(names)
-        arrays: dict[str, Any] = {name: np.asarray(values) for name, values in zip(names, columns, strict=True)}
+        values = list(zip(*_rows(index), strict=True)) or [()] * len(names)
+        arrays: dict[str, Any] = {name: np.asarray(column) for name, column in zip(names, values, strict=True)}
         with path.open("wb") as file:
             np.savez(file, **arrays)
         return len(arrays["id"])
@@ -134,9 +134,9 @@ def _write(index: Index, path: Path, suffix: str) -> int:
             count += len(portion)
             *plain, vectors = zip(*portion, strict=True)
             flat = arrow.array(np.concatenate(vectors).astype(np.float32))
-            arrays = [arrow.array(values, kind) for values, kind in zip(plain, kinds, strict=True)]
-            arrays.append(arrow.FixedSizeListArray.from_arrays(flat, index.width))
-            file.write_table(arrow.Table.from_arrays(arrays, schema=schema))
+            columns = [arrow.array(values, kind) for values, kind in zip(plain, kinds, strict=True)]
+            columns.append(arrow.FixedSizeListArray.from_arrays(flat, index.width))
+            file.write_table(arrow.Table.from_arrays(columns, schema=schema))
     return count
 
 
