@@ -103,6 +103,7 @@ def probe(
     With data files of CAV-MAE or EquiAV, --data is the list to train on and --test the one to test on.
     """
     from equiav.build import listed_clips, with_data
+    from equiav.data import read_retrieval_list
     from equiav.evaluation import Probe, evaluation_folder, probe_splits
     from equiav.inference import load_model
 
@@ -112,6 +113,11 @@ def probe(
         splits["test"], line = listed_clips(splits["test"], listed)
         print(line, file=sys.stderr)
     evaluator = Probe(
-        splits["train"], splits["validation"], limit=limit or None, validation_part=validation, report=say
+        splits["train"],
+        splits["validation"],
+        limit=limit or None,
+        validation_part=validation,
+        listed=len(read_retrieval_list(listed)) if listed else None,
+        report=say,
     )
     finish(evaluator(loaded, splits["test"]), out or evaluation_folder(model, "probe"))

@@ -55,17 +55,20 @@ def localise(
     """
     from equiav.evaluation import localise_files, localise_video
     from equiav.inference import load_model
+    from equiav.media import Workers
 
-    chosen = _method(method)
+    chosen, loaded, workers = _method(method), load_model(model), Workers()
     if video is not None:
-        seconds = localise_video(load_model(model), source, video, audio=audio, method=chosen, report=say)
+        with workers:
+            seconds = localise_video(loaded, source, video, audio=audio, method=chosen, workers=workers, report=say)
         end_line()
         print(f"{seconds:.1f} s of video: {video}")
         return
-    results = localise_files(
-        load_model(model), source, out,
-        audio=audio, frames=frames, nearest=nearest, method=chosen, seed=seed, report=say,
-    )  # fmt: skip
+    with workers:
+        results = localise_files(
+            loaded, source, out,
+            audio=audio, frames=frames, nearest=nearest, method=chosen, seed=seed, workers=workers, report=say,
+        )  # fmt: skip
     end_line()
     for skipped in results["skipped"]:
         print(f"skipped {skipped['path']}: {skipped['reason']}", file=sys.stderr)
@@ -87,6 +90,7 @@ def localisation(
     The data need boxes: VGG-SS as prepared, or a data file (JSON) whose records have `boxes`.
     """
     from equiav.build import build_dataset, listed_clips, with_data
+    from equiav.data import read_retrieval_list
     from equiav.evaluation import Localisation, evaluation_folder
     from equiav.inference import load_model
 
@@ -96,5 +100,6 @@ def localisation(
     if listed:
         clips, line = listed_clips(clips, listed)
         print(line, file=sys.stderr)
-    results = Localisation(method=chosen, seed=seed, split=part, report=say)(loaded, clips)
+    total = len(read_retrieval_list(listed)) if listed else None
+    results = Localisation(method=chosen, seed=seed, split=part, listed=total, report=say)(loaded, clips)
     finish(results, out or evaluation_folder(model, "localisation"))

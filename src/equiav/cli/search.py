@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from equiav.cli.app import app, end_line, say
+from equiav.cli.text import TextQuery, ask_text
 from equiav.errors import EquiAVError
 
 
@@ -94,6 +95,7 @@ def search(
     audio: Annotated[Path | None, typer.Option(help="A sound, or a video whose sound counts.")] = None,
     image: Annotated[Path | None, typer.Option(help="A picture, or a video whose pictures count.")] = None,
     video: Annotated[Path | None, typer.Option(help="A video: sound and pictures together.")] = None,
+    text: TextQuery = None,
     like: Annotated[str | None, typer.Option(help="The id of an entry.")] = None,
     k: Annotated[int, typer.Option("--k", "-k", min=1, max=10_000, help="How many results.")] = 10,
     among: Annotated[
@@ -111,23 +113,26 @@ def search(
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
 ) -> None:
-    """Find clips by a sound, a picture, a video or another clip.
+    """Find clips by a sound, a picture, a video, words or another clip.
 
-    Sounds are looked for among pictures and pictures among sounds; `--among` looks elsewhere. A video or an entry is
-    compared with both, and an entry counts by the better of its two.
+    Sounds are looked for among pictures and pictures among sounds; `--among` looks elsewhere. Words, a video and an
+    entry are compared with both, and an entry counts by the better of its two. Words need a model that has learnt text,
+    or a bridge (`equiav bridge`).
     """
     from equiav.inference import Embedder, load_model
     from equiav.media import Workers
     from equiav.search import Index, as_table, ask, to_json, write_results
 
     given = {"audio": audio, "image": image, "video": video}
-    if sum(item is not None for item in (*given.values(), like)) != 1:
-        raise EquiAVError("give one of --audio, --image, --video and --like")
+    if sum(item is not None for item in (*given.values(), text, like)) != 1:
+        raise EquiAVError("give one of --audio, --image, --video, --text and --like")
     workers = Workers()  # nobody vouches for the file that is asked with
     opened = Index.open(folder, store=store)
     opened.sides(among)  # refused before a model is loaded
     if like is not None:
         query = opened.like(like)
+    elif text is not None:
+        query = ask_text(opened, load_model(_model(opened, model), device), text)
     else:
         loaded = load_model(_model(opened, model), device)
         query = ask(Embedder(loaded, workers=workers), start=start, **given)
@@ -136,6 +141,6 @@ def search(
     print(to_json(hits) if as_json else as_table(hits))
     if html is not None:
         kind, path = next(((kind, path) for kind, path in given.items() if path is not None), ("like", None))
-        title = f"Nearest to {like if path is None else path.name}"
+        title = f"Nearest to {like or (text or '')[:80] if path is None else path.name}"
         write_results(hits, html, title=title, query=path, kind=kind, start=start, workers=workers)
         print(f"Look at {html}", file=sys.stderr)

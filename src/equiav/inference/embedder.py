@@ -17,8 +17,9 @@ from torch import Tensor
 
 from equiav.checkpoint import Digest
 from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
-from equiav.inference.items import Picture, Sound, Video, film, frames_of, kind_of, waveform_of
+from equiav.inference.items import Picture, Sound, Vector, Video, film, frames_of, kind_of, waveform_of
 from equiav.inference.model import LoadedModel
+from equiav.inference.text import embed_text
 from equiav.media import (
     CLIP_SECONDS,
     HOP_SECONDS,
@@ -38,7 +39,6 @@ from equiav.types import AUDIO, VISUAL
 
 SILENCE = 10 ** (-60 / 20)  # peak of full scale, as in `prepare`
 
-Vector = NDArray[np.float32]
 Errors = Literal["raise", "collect"]
 Shown = tuple[Tensor | None, Tensor | None]  # of one item: spectrograms (n, 1, T, F), frames (K, 3, H, W)
 
@@ -175,6 +175,10 @@ class Embedder:
             return self._spectrograms(cut), self._square(film(frames))
 
         return self._all(items, read, errors)
+
+    def text(self, items: str | list[str]) -> Vector:
+        """Text, one or a list, for models that have learnt some; of a long text its first words count."""
+        return embed_text(self.model, items, self.batch)
 
     def windows(
         self,
