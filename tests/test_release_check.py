@@ -66,7 +66,7 @@ def test_the_project_has_links_and_a_licence_file():
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python reads TOML since 3.11")
 def test_the_lowest_versions_are_those_that_the_project_allows():
-    """`pip install -c constraints-lowest.txt` tries the floors of pyproject.toml: one that rises must rise there too."""
+    """constraints-lowest.txt holds the floors of pyproject.toml: one that rises must rise there too."""
     import tomllib
 
     stated = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]["dependencies"]
