@@ -149,7 +149,7 @@ def with_encoders(config: Config) -> Config:
     return config
 
 
-def load_pretrained(config: Config, encoders: Mapping[Modality, models.Encoder]) -> None:
+def load_pretrained(config: Config, encoders: Mapping[Modality, nn.Module]) -> None:
     """Gives encoders of kind transformers the weights that the recipe names."""
     for modality, encoder in encoders.items():
         cfg = config.model.encoder_for(modality)
@@ -213,8 +213,8 @@ def build_branch(config: Config, modality: Modality) -> models.Branch:
 
 def build_masked_branch(config: Config, modality: Modality) -> models.MaskedBranch:
     """Encoder and decoder of one modality, for masked autoencoding."""
-    f, decoder = build_encoder(config, modality), config.objective.masked.decoder
-    if not isinstance(f, models.ViT):
+    f, decoder = cast(models.ViT, build_encoder(config, modality)), config.objective.masked.decoder
+    if not hasattr(f, "patch_embed"):
         raise ConfigError(f"objective.kind masked cuts inputs into patches: the {modality} encoder must be of kind vit")
     return models.MaskedBranch(
         f,

@@ -35,7 +35,7 @@ ADDED = (
     "model.encoder.options", "model.encoder.name", "model.encoder.revision", "model.encoder.architecture",
     "model.predictor.options", "model.audio", "model.visual", "model.joint_depth", "modalities", "data.mismatched",
     "visual.mean", "visual.std", "optim.freeze", "optim.lr_scales", "optim.lora", "train.views", "train.report_to",
-    "data.splits", "train.timeout",
+    "data.splits", "train.timeout", "train.compile",
 )  # fmt: skip
 # Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
 CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
@@ -574,9 +574,9 @@ class TrainConfig(Section):
     With `shrink_batch` a set too small for one batch gets a smaller one, with a notice, instead of a refusal.
     With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
     all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
-    block and computes the rest again for the gradient: the same numbers, less memory, more time. `views` limits what
-    is drawn for a clip, and can store what frozen encoders make of it. `report_to` are the trackers that get every
-    number of log.jsonl.
+    block and computes the rest again for the gradient: the same numbers, less memory, more time. `compile` gives the
+    blocks of encoders to torch.compile: the same losses to rounding. `views` limits what is drawn for a clip, and can
+    store what frozen encoders make of it. `report_to` are the trackers that get every number of log.jsonl.
 
     A loader that gives no batch for `timeout` seconds ends the run, and so does a rank that the others wait for twice
     as long; the newest checkpoint stays. A run may be resumed with another `timeout`, and reporting elsewhere.
@@ -586,6 +586,7 @@ class TrainConfig(Section):
     shrink_batch: bool = False
     micro_batch: Positive | None = None
     checkpoint_activations: bool = False
+    compile: bool = False
     epochs: PositiveFloat | None = None
     steps: Positive | None = None
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
