@@ -831,14 +831,12 @@ def find_recipe(given: str | Path, kind: str | None = None) -> Path:
     if path.exists() and not path.is_dir():
         return path
     name = path.with_suffix("").as_posix().removeprefix("configs/")
-    fitting = [n for n in (f"{kind}/{name}", name) if n in carried][:1]
-    if not fitting and kind is None:
-        fitting = [n for n in carried if n.split("/")[1] == name]
+    known = [n for n in carried if kind is None or n.startswith(f"{kind}/")]
+    fitting = [n for n in known if n.split("/")[1] == name] or [n for n in carried if n == name]
     if len(fitting) == 1:
         return carried[fitting[0]]
     if fitting:
         raise ConfigError(f"{given}: there are {' and '.join(fitting)}; name one of them")
-    known = [n for n in carried if kind is None or n.startswith(f"{kind}/")]
     near = get_close_matches(name, [*known, *(n.split("/")[1] for n in known)], n=3, cutoff=0.5)
     hint = f"near names: {', '.join(near)}" if near else "`equiav recipes` lists those there are"
     raise ConfigError(f"{given}: no such file, and no recipe of this name; {hint}")
