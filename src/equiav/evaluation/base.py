@@ -16,6 +16,7 @@ from torch import Tensor
 from equiav.build import build_filter_bank
 from equiav.config import Config
 from equiav.data import Dataset
+from equiav.hub import on_hub
 from equiav.io import provenance, write_json, write_whole
 from equiav.report import image_png, spectrogram_png, wav, write_page
 from equiav.types import AUDIO, VISUAL, Modality
@@ -113,7 +114,9 @@ def of_list_lines(record: Mapping[str, Any]) -> list[str]:
 
 
 def evaluation_folder(model: Path, task: str) -> Path:
-    """Where the results of a task go if nobody says: beside the model they are about."""
+    """Where the results of a task go if nobody says: beside the model they are about; runs/NAME for one on the Hub."""
+    if on_hub(model):
+        model = Path("runs") / model.name.partition("@")[0]
     return model / "evaluation" / task
 
 
