@@ -161,12 +161,12 @@ class WorldConfig(Section):
 class ShardsConfig(Section):
     """Prepared videos: a folder written by `equiav prepare`.
 
-    `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `one_per_source`
-    keeps clips of one video out of each other's batch. `test` is a folder of its own where the publishers' test clips
-    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train. `splits` are the
-    folders of the further splits of a dataset published with several, `path` the first: `finetune --folds` takes all.
-    `validation` is a folder too, or a share of the training sources to hold out; without it the folder's own
-    validation split counts.
+    Folders may be addresses (https://, s3://, gs://, hf://). `statistics: data` takes the spectrogram's mean and std
+    from that folder instead of the recipe; `one_per_source` keeps clips of one video out of each other's batch. `test`
+    is a folder of its own where the publishers' test clips were prepared apart; `fold` makes one of the publishers'
+    folds the test split, the others train. `splits` are the folders of the further splits of a dataset published with
+    several, `path` the first: `finetune --folds` takes all. `validation` is a folder too, or a share of the training
+    sources to hold out; without it the folder's own validation split counts.
     """
 
     kind: Literal["shards"] = "shards"
@@ -831,14 +831,12 @@ def find_recipe(given: str | Path, kind: str | None = None) -> Path:
     if path.exists() and not path.is_dir():
         return path
     name = path.with_suffix("").as_posix().removeprefix("configs/")
-    fitting = [n for n in (f"{kind}/{name}", name) if n in carried][:1]
-    if not fitting and kind is None:
-        fitting = [n for n in carried if n.split("/")[1] == name]
+    known = [n for n in carried if kind is None or n.startswith(f"{kind}/")]
+    fitting = [n for n in known if n.split("/")[1] == name] or [n for n in carried if n == name]
     if len(fitting) == 1:
         return carried[fitting[0]]
     if fitting:
         raise ConfigError(f"{given}: there are {' and '.join(fitting)}; name one of them")
-    known = [n for n in carried if kind is None or n.startswith(f"{kind}/")]
     near = get_close_matches(name, [*known, *(n.split("/")[1] for n in known)], n=3, cutoff=0.5)
     hint = f"near names: {', '.join(near)}" if near else "`equiav recipes` lists those there are"
     raise ConfigError(f"{given}: no such file, and no recipe of this name; {hint}")

@@ -65,15 +65,6 @@ def test_a_tar_that_expands_without_end(tmp_path, mode):
         read_paired(tmp_path / "made.tar", size=8)
 
 
-def test_a_file_too_large_to_be_read_whole(tmp_path, monkeypatch):
-    root = make_collection(tmp_path / "made")
-    monkeypatch.setattr("equiav.data.paired.LARGEST", 100_000)
-    with (root / "audio/c0/s2.wav").open("ab") as file:
-        file.truncate(1 << 20)
-    with pytest.raises(DataError, match=r"s2\.wav has 1048576 bytes; at most 100000 are read"):
-        read_paired(root, size=8)
-
-
 @pytest.mark.parametrize(
     "content", [b"", b"no tar", b"\x1f\x8b\x08" + bytes(30), b"\xfd7zXZ\x00" + bytes(30), bytes(5000)]
 )
