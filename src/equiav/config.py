@@ -581,8 +581,9 @@ class TrainConfig(Section):
     With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
     all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
     block and computes the rest again for the gradient: the same numbers, less memory, more time. `views` limits what
-    is drawn for a clip, and can store what frozen encoders make of it. `report_to` are the trackers that get every
-    number of log.jsonl.
+    is drawn for a clip, and can store what frozen encoders make of it. `keep_spectrograms` computes the spectrogram of
+    every training clip once and keeps it in memory (in each worker): the same numbers, for collections that fit.
+    `report_to` are the trackers that get every number of log.jsonl.
 
     A loader that gives no batch for `timeout` seconds ends the run, and so does a rank that the others wait for twice
     as long; the newest checkpoint stays. A run may be resumed with another `timeout`, and reporting elsewhere.
@@ -592,6 +593,7 @@ class TrainConfig(Section):
     shrink_batch: bool = False
     micro_batch: Positive | None = None
     checkpoint_activations: bool = False
+    keep_spectrograms: bool = False
     epochs: PositiveFloat | None = None
     steps: Positive | None = None
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
