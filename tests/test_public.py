@@ -14,7 +14,7 @@ import equiav
 NAMES = Path(__file__).with_name("public_names.json")
 ROOMS = (
     "augment", "data", "evaluation", "inference", "losses", "media", "models", "objectives", "report", "reproduction",
-    "search", "training", "web",
+    "search", "text", "training", "web",
 )  # fmt: skip
 
 

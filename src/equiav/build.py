@@ -115,6 +115,7 @@ from equiav.objectives import (
     Objective,
 )
 from equiav.randomness import generator
+from equiav.text import PartialObjective, TextEncoder, TextInput, text_options, text_pipeline, with_text
 from equiav.types import AUDIO, SPLITS, VISUAL, Modality, Split
 
 SMALL = 1000  # clips: fewer are not enough to learn much from
@@ -242,10 +243,26 @@ def build_modality(config: Config, modality: Modality) -> ModalitySpec:
     """The specification of one modality: the two of the paper, or one of your own by `module:attribute`."""
     if modality in config.modalities:
         cfg = config.modalities[modality]
+        if cfg.kind == "text":
+            return build_text(config, modality)
         spec: ModalitySpec = resolve_name(cfg.kind, ModalitySpec)(config, **cfg.options)
         return spec
     return ModalitySpec(
         build_inputs(config)[modality], build_pipelines(config)[modality], build_encoder(config, modality)
+    )
+
+
+def build_text(config: Config, modality: Modality) -> ModalitySpec:
+    """Text as a modality: words of bytes, their augmentations, and an encoder of the size of the others unless told."""
+    o = text_options(config.modalities[modality].options)
+    own, shared = (o.width, o.depth, o.heads), config.model.encoder
+    if None in own and shared.kind != "vit":
+        raise ConfigError("modalities.text.options: give width, depth and heads of the text encoder")
+    size = encoder_size(shared) if None in own else Size(o.width or 0, o.depth or 0, o.heads or 0)
+    return ModalitySpec(
+        TextInput(o.words, o.letters),
+        text_pipeline(crop=o.crop, drop=o.drop, swap=o.swap, spell=o.spell),
+        TextEncoder(size, words=o.words, letters=o.letters, byte_width=o.byte_width, eps=shared.norm_eps),
     )
 
 
@@ -434,7 +451,8 @@ def build_objective(config: Config, model: EmbeddingModel) -> Objective:
     cfg, inputs = config.objective, build_inputs(config)
     match cfg.kind:
         case "equiav":
-            return EquiAVObjective(
+            method = PartialObjective if config.modalities else EquiAVObjective
+            return method(
                 cast(EquiAV, model),
                 build_pipelines(config),
                 inputs,
@@ -544,7 +562,13 @@ def _paired_set(path: str, size: int, seconds: float, sample_rate: int) -> Paire
 
 
 def build_dataset(config: Config, split: Split) -> Dataset:
-    """The clips of one split."""
+    """The clips of one split, with their text where the recipe has that modality."""
+    clips = _clips(config, split)
+    text = [m for m in config.modalities.values() if m.kind == "text"]
+    return with_text(clips, text_options(text[0].options), split) if text else clips
+
+
+def _clips(config: Config, split: Split) -> Dataset:
     data, size, rate = config.data, config.visual.size, config.audio.sample_rate
     match data:
         case WorldConfig():
@@ -585,6 +609,7 @@ def build_dataset(config: Config, split: Split) -> Dataset:
 def _shards(config: Config, folder: Path, split: Split | None) -> ShardDataset:
     """Prepared clips; of a folder that keeps clips without audio or video too, those that the method can use."""
     wanted = modalities(config.classifier.mode) if config.classifier else modalities_of(config)
+    wanted = tuple(m for m in wanted if m in (AUDIO, VISUAL))  # text is read beside the shards
     several = config.objective.kind == "masked" and len(wanted) > 1  # each clip serves with what it has
     needed = None if several or not read_meta(folder).get("partial") else wanted
     return ShardDataset(folder, split, size=config.visual.size, modalities=needed)
@@ -603,10 +628,11 @@ def present_splits(config: Config) -> frozenset[Split]:
 
 def listed_clips(clips: Dataset, path: Path) -> tuple[Dataset, str]:
     """The clips of a dataset that a published retrieval list names, and a line on how many of them are there."""
-    found = select([clips.clip(i).source for i in range(len(clips))], read_retrieval_list(path))
-    if not found.rows:
-        raise DataError(f"{path}: none of its {len(found.missing)} clips is among the {len(clips)} given")
-    return Subset(clips, found.rows), found.line()
+    ids = read_retrieval_list(path)
+    rows, missing = select([clips.clip(i).source for i in range(len(clips))], ids)
+    if not rows:
+        raise DataError(f"{path}: none of its {len(ids)} clips is among the {len(clips)} given")
+    return Subset(clips, rows), f"{len(ids):,} listed, {len(rows):,} found, {len(missing):,} missing"
 
 
 def with_data(config: Config, path: Path | None, *, test: Path | None = None) -> Config:

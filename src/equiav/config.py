@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 from difflib import get_close_matches
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -95,6 +96,12 @@ def _part(value: str) -> str:
     modality, _, part = value.rpartition(".")
     if part not in ("encoder", "predictor", "heads") or (modality and not MODALITY.fullmatch(modality)):
         raise ValueError(f"{value[:80]!r} is no part: encoder, predictor or heads, or one modality's: audio.encoder")
+    return value
+
+
+def _term(value: str) -> str:
+    if not re.fullmatch(rf"(intra|inter_{MODALITY.pattern})_{MODALITY.pattern}", value):
+        raise ValueError("unknown key")
     return value
 
 
@@ -283,9 +290,9 @@ class VisualConfig(Section):
 
 
 class ModalityConfig(Section):
-    """A modality beside audio and visual: `kind` names its specification as `module:attribute`."""
+    """A modality beside audio and visual: `text`, or `kind` names its specification as `module:attribute`."""
 
-    kind: Annotated[str, _name()]
+    kind: Annotated[str, _name("text")]
     options: Options = Field(default_factory=dict)
 
 
@@ -420,7 +427,13 @@ class BankConfig(Section):
 
 
 class WeightsConfig(Section):
-    """The lambdas of Eq. (16)."""
+    """The lambdas of Eq. (16); of further modalities by the name of the term: `inter_audio_text`, `intra_text`.
+
+    A term that is not named weighs as `inter` does, or 1.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[Annotated[str, AfterValidator(_term)], NonNegative] = Field(init=False)
 
     inter: NonNegative = 1.0
     intra_audio: NonNegative = 1.0
@@ -682,6 +695,13 @@ class Config(Section):
         for name in self.modalities:
             if name in ("audio", "visual", "bank") or not MODALITY.fullmatch(name):
                 raise ValueError(f"modalities: {name[:80]!r} is taken or no name (small letters, digits, _)")
+        known = ("audio", "visual", *self.modalities)
+        terms = {f"inter_{a}_{b}" for a, b in combinations(known, 2) if len(known) > 2} | {f"intra_{m}" for m in known}
+        for name in self.objective.weights.__pydantic_extra__ or {}:
+            if name not in terms:
+                raise ValueError(
+                    f"objective.weights.{name[:80]}: unknown key; terms are inter, {', '.join(sorted(terms))}"
+                )
         return self
 
 

@@ -177,13 +177,13 @@ def test_repeated_ids(data_file: Path) -> None:
 def test_real_lists(shared: Path) -> None:
     audio = read_cavmae(shared / "annotations" / "audioset" / "cavmae_sample_json_as.json")
     vocabulary = read_vocabulary(shared / "annotations" / "audioset" / "class_labels_indices.csv")
-    targets = multi_hot(labels_of(CavMaeDataset(audio, size=224)), vocabulary.mids)
+    targets = multi_hot(labels_of(CavMaeDataset(audio, size=224)), tuple(vocabulary))
     assert targets.shape == (1725, 527)
     assert int((targets.sum(dim=0) > 0).sum()) == 524
     assert float(targets.sum(dim=1).mean()) == pytest.approx(2.57, abs=0.005)
     vgg = read_cavmae(shared / "annotations" / "retrieval" / "vgg_test_5_per_class_for_retrieval_template.json")
     classes = read_vocabulary(shared / "annotations" / "retrieval" / "class_labels_indices_vgg.csv")
-    targets = multi_hot(labels_of(CavMaeDataset(vgg, size=224)), classes.mids)
+    targets = multi_hot(labels_of(CavMaeDataset(vgg, size=224)), tuple(classes))
     assert targets.sum(dim=0).tolist() == [5.0] * 309
 
 

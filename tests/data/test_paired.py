@@ -14,7 +14,6 @@ from PIL import Image
 from equiav.data import (
     SPLITS,
     Dataset,
-    Entry,
     PairedDataset,
     Schedule,
     assign_splits,
@@ -26,6 +25,7 @@ from equiav.data import (
     training_batches,
 )
 from equiav.errors import DataError, MediaError
+from equiav.types import Clip
 
 HEADER = ("path", "kind", "class", "split", "source", "licence", "duration_s")
 RATE = 16000
@@ -107,15 +107,16 @@ def test_splits_keep_speakers_apart(collection: Path) -> None:
     assert all(len(s) == 1 for s in splits_of.values())
 
 
-def entry(path: str, group: str, held_out: bool | None) -> Entry:
-    return Entry(path, "audio", "dog", group, held_out, "train")
+def entry(path: str, group: str, held_out: bool | None) -> Clip:
+    facts = {"kind": "audio", "held_out": held_out}
+    return Clip(path, labels=("dog",), split="train", group=group, metadata=facts)
 
 
 def test_clips_of_a_tested_recording_are_left_out() -> None:
     """ESC-50 and UrbanSound8K cut some clips from the same Freesound recording."""
     shared_recording = [entry("esc", "freesound 1", True), entry("urban", "freesound 1", False)]
     others = [entry(f"other {i}", f"freesound {i}", False) for i in range(2, 40)]
-    splits = {e.path: e.split for e in assign_splits(shared_recording + others)}
+    splits = {e.id: e.split for e in assign_splits(shared_recording + others)}
     assert splits["esc"] == "test"
     assert splits["urban"] is None
     assert sum(s == "validation" for s in splits.values()) == 4
@@ -124,8 +125,8 @@ def test_clips_of_a_tested_recording_are_left_out() -> None:
 
 def test_splits_do_not_depend_on_order() -> None:
     entries = [entry(f"p{i}", f"p{i}", None) for i in range(200)]
-    forward = {e.path: e.split for e in assign_splits(entries)}
-    assert forward == {e.path: e.split for e in assign_splits(entries[::-1])}
+    forward = {e.id: e.split for e in assign_splits(entries)}
+    assert forward == {e.id: e.split for e in assign_splits(entries[::-1])}
     assert 10 <= sum(s == "test" for s in forward.values()) <= 30
 
 
@@ -254,15 +255,16 @@ def count_splits(root: Path) -> dict[tuple[str, str], int]:
         entries = assign_splits(read_manifest(read("manifest.csv"), root))
     counts: dict[tuple[str, str], int] = {}
     for e in entries:
-        counts[e.kind, str(e.split)] = counts.get((e.kind, str(e.split)), 0) + 1
+        key = e.metadata["kind"], str(e.split)
+        counts[key] = counts.get(key, 0) + 1
     groups = {s: {e.group for e in entries if e.split == s} for s in SPLITS}
     assert not groups["train"] & groups["test"]
     assert not groups["train"] & groups["validation"]
     assert not groups["validation"] & groups["test"]
-    labels = {e.label for e in entries}
+    labels = {e.labels for e in entries}
     for kind in ("audio", "image"):
         for split in SPLITS:
-            assert {e.label for e in entries if e.kind == kind and e.split == split} == labels
+            assert {e.labels for e in entries if e.metadata["kind"] == kind and e.split == split} == labels
     return counts
 
 
@@ -314,4 +316,4 @@ def test_manifests_that_cannot_be_read_are_one_line(tmp_path, text, message):
 
 def test_a_byte_order_mark_is_no_part_of_a_manifest(tmp_path):
     (entry,) = read_manifest("\ufeffpath,kind,class,split,source\na.wav,audio,a,train,x\n".encode(), tmp_path)
-    assert entry.path == "a.wav"
+    assert entry.id == "a.wav"

@@ -21,10 +21,8 @@ import pytest
 import torch
 
 from equiav.data import (
-    Failure,
     PreparedIndex,
     ShardDataset,
-    Workers,
     find_sources,
     key_of,
     merge,
@@ -32,12 +30,11 @@ from equiav.data import (
     read_meta,
     read_skipped,
     split_of,
-    tick,
 )
 from equiav.data.cutting import Outcome, clip_of, fragment_path
 from equiav.data.shards import pack
 from equiav.errors import Busy, DataError, MediaError
-from equiav.media import FilterBank, read_image
+from equiav.media import Failure, FilterBank, Workers, read_image, tick
 from equiav.types import Clip
 from tests.media.making import number_of, sine, write_media
 
@@ -241,7 +238,7 @@ def test_stopped_while_finishing(media, whole, tmp_path, monkeypatch, step):
     with pytest.raises(DataError, match="holds no finished data"):
         ShardDataset(out, "train")
     with monkeypatch.context() as patch:
-        patch.setattr(PREPARE, "_in_workers", lambda cutter, jobs, workers: (stop() for _ in jobs))
+        patch.setattr(PREPARE.Workers, "map", lambda self, cutter, jobs: (stop() for _ in jobs))
         prepare(find_sources(media), out, workers=2, **SMALL)
     assert contents(out) == contents(whole)
     assert (out / "meta.json").read_text() == (whole / "meta.json").read_text()

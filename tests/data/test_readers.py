@@ -98,7 +98,7 @@ def test_vggsound_real_test_list(shared: Path, tmp_path: Path) -> None:
     assert found.clips[0].labels == ("playing hammond organ",)
     assert found.clips[0].split == "test"
     vocabulary = read_vocabulary(shared / "annotations" / "vggsounder" / "classes.csv")
-    assert set(vocabulary.names) == set(found.classes)
+    assert set(vocabulary.values()) == set(found.classes)
 
 
 def test_vggss_real_boxes(shared: Path, tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_absurd_label_files_get_one_line(tmp_path: Path, name: str) -> None:
 def test_vocabulary(shared: Path) -> None:
     audio = read_vocabulary(shared / "annotations" / "audioset" / "class_labels_indices.csv")
     assert len(audio) == 527
-    assert (audio.mids[1], audio.names[1]) == ("/m/05zppz", "Male speech, man speaking")
+    assert list(audio.items())[1] == ("/m/05zppz", "Male speech, man speaking")
     assert len(read_vocabulary(shared / "annotations" / "retrieval" / "class_labels_indices_vgg.csv")) == 309
 
 
@@ -503,9 +503,9 @@ def test_real_retrieval_lists(shared: Path) -> None:
     assert vgg[0] == "glLQrEijrKg_000300"
     lines = (shared / "annotations" / "vggsound" / "test.csv").read_text().splitlines()
     names = [line.split(".mp4,")[0] for line in lines]
-    selection = select(names, vgg)
-    assert selection.missing == []
-    assert [names[row] for row in selection.rows] == vgg
+    rows, missing = select(names, vgg)
+    assert missing == []
+    assert [names[row] for row in rows] == vgg
 
 
 def test_retrieval_list_refusals(tmp_path: Path) -> None:
@@ -521,7 +521,4 @@ def test_retrieval_list_refusals(tmp_path: Path) -> None:
 
 def test_select_by_video_id() -> None:
     names = ["b_000010-1", "b_000010-0", "a-b_c", "a-b_c_000030", "d"]
-    selection = select(names, ["a-b_c", "b_000010", "d", "gone", "a-b"])
-    assert selection.rows == [2, 1, 4, 2]
-    assert selection.missing == ["gone"]
-    assert selection.line() == "5 listed, 4 found, 1 missing"
+    assert select(names, ["a-b_c", "b_000010", "d", "gone", "a-b"]) == ([2, 1, 4, 2], ["gone"])

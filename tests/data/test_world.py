@@ -29,8 +29,8 @@ def alone(kind, radius=0.18, hue=0.3, **how) -> Scene:
     """A scene of the world with its objects replaced by one that sounds, on a plain ground, in silence otherwise."""
     scene = WORLD.scene(0)
     item = SceneObject(kind, radius, hue, x=0.5, y=0.5, sounding=True, **how)
-    plain = replace(scene.background, colour=(0.3, 0.3, 0.3), slope=(0.0, 0.0), texture=0.0, grain=0.0)
-    return replace(scene, objects=(item,), background=plain, noise=0.0)
+    plain = {"colour": (0.3, 0.3, 0.3), "slope": (0.0, 0.0), "texture": 0.0, "grain": 0.0}
+    return replace(scene, objects=(item,), noise=0.0, **plain)
 
 
 def with_silent_object() -> Scene:

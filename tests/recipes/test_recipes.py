@@ -19,7 +19,7 @@ RECORDED = Path(__file__).parent / "smoke_losses.json"
 
 def test_recipes_are_there():
     names = {p.stem for p in RECIPES}
-    assert {"audioset2m", "audioset20k", "vggsound", "own_videos", "world", "smoke"} <= names
+    assert {"audioset2m", "audioset20k", "vggsound", "own_videos", "world", "world_text", "smoke"} <= names
 
 
 def small_encoders(config, folder):
@@ -40,7 +40,7 @@ def test_recipe_loads_and_builds(path, tmp_path):
     with torch.device("meta"):
         model = build_model(config)
     assert sum(p.numel() for p in model.parameters()) > 0
-    assert len(build_pipelines(config)) == 2
+    assert len(build_pipelines(config)) == 2 + len(config.modalities)
     assert build_filter_bank(config.audio).frames == config.audio.frames
     for m in ("audio", "visual"):
         assert build_bank(config, m).shape == (config.bank.size, 24 if m == "audio" else 18)

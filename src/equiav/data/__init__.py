@@ -18,19 +18,21 @@ from equiav.data.datasets import (
     vocabulary,
 )
 from equiav.data.loader import Schedule, apart, balanced_weights, evaluation_batches, training_batches
-from equiav.data.paired import PairedDataset, PairedSet, loudest, read_paired
-from equiav.data.paired_manifest import (
-    MANIFEST,
-    Entry,
+from equiav.data.paired import (
+    PairedDataset,
+    PairedSet,
     assign_splits,
+    loudest,
     open_files,
     read_manifest,
+    read_paired,
 )
 from equiav.data.prepare import Summary, merge, prepare
 from equiav.data.readers import PUBLISHED, read_published, read_retrieval_list, select
 from equiav.data.readers.files import Coverage, read_vocabulary
 from equiav.data.shards import (
     INDEX,
+    MANIFEST,
     META,
     SHARDS,
     SKIPPED,
@@ -45,44 +47,33 @@ from equiav.data.shards import (
     verify_prepared,
 )
 from equiav.data.sources import IMAGE_SUFFIXES, SUFFIXES, find_sources, split_of
-from equiav.data.synthetic.objects import HUES, PITCHES, RADII, TEMPI, Scene, SceneObject
 from equiav.data.synthetic.world import Difficulty, World
-from equiav.media import Failure, Workers, tick
 from equiav.types import SPLITS
 
 __all__ = [
-    "HUES",
     "IMAGE_SUFFIXES",
     "INDEX",
     "MANIFEST",
     "META",
-    "PITCHES",
     "PUBLISHED",
-    "RADII",
     "SHARDS",
     "SKIPPED",
     "SPLITS",
     "SUFFIXES",
-    "TEMPI",
     "CavMaeDataset",
     "Coverage",
     "Dataset",
     "Difficulty",
-    "Entry",
-    "Failure",
     "IndexWriter",
     "LabelledDataset",
     "Labels",
     "PairedDataset",
     "PairedSet",
     "PreparedIndex",
-    "Scene",
-    "SceneObject",
     "Schedule",
     "ShardDataset",
     "Subset",
     "Summary",
-    "Workers",
     "World",
     "WorldDataset",
     "apart",
@@ -116,7 +107,6 @@ __all__ = [
     "select",
     "split_of",
     "squared",
-    "tick",
     "training_batches",
     "verify_prepared",
     "vocabulary",

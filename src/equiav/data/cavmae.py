@@ -5,60 +5,49 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from equiav.data.datasets import Dataset, squared
+from equiav.data.datasets import Dataset
 from equiav.data.readers import read_entries
 from equiav.errors import DataError, MediaError
 from equiav.media import decode, read_image, square
-from equiav.types import AUDIO, VISUAL, Box, Clip, Modality, Sample
+from equiav.types import AUDIO, VISUAL, Clip, Modality, Sample
 
 logger = logging.getLogger(__name__)
 
 FIELDS = ("video_id", "wav", "video_path", "labels")
 
 
-@dataclass(frozen=True)
-class CavMaeEntry:
-    """One clip of a data file: frame k lies at frames / frame_<k> / <name>.jpg; boxes are shares of the frame."""
-
-    name: str
-    wav: Path
-    frames: Path
-    labels: tuple[str, ...]
-    boxes: tuple[Box, ...] = ()
-
-    def frame(self, k: int) -> Path:
-        """Where frame k lies."""
-        return self.frames / f"frame_{k}" / f"{self.name}.jpg"
-
-
-def read_cavmae(path: Path, *, root: Path | None = None) -> list[CavMaeEntry]:
+def read_cavmae(path: Path, *, root: Path | None = None) -> list[Clip]:
     """The clips of a data file, in its order; relative paths in it are meant from `root`, or from the file's folder.
 
+    A clip's path is its audio; its frame k lies at <frames> / frame_<k> / <id>.jpg, <frames> being in its metadata.
     Beside CAV-MAE's fields a record may have `boxes`, lists of x0, y0, x1, y1 as shares of the frame.
     """
     base = path.parent if root is None else root
-    entries = []
-    for record in read_entries(path, "data", FIELDS):
+    clips: dict[str, Clip] = {}
+    records = read_entries(path, "data", FIELDS)
+    for record in records:
         name = str(record["video_id"])
         try:
             boxes = tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in record.get("boxes") or ())
         except (TypeError, ValueError) as error:
             raise DataError(f"{path}: {name}: boxes are lists of x0, y0, x1, y1 ({error})") from error
         labels = tuple(label for label in str(record["labels"]).split(",") if label)
-        entries.append(CavMaeEntry(name, base / str(record["wav"]), base / str(record["video_path"]), labels, boxes))
-    repeated = [name for name, count in Counter(e.name for e in entries).items() if count > 1]
-    if repeated:
+        wav, frames = base / str(record["wav"]), base / str(record["video_path"])
+        clips[name] = Clip(name, name, wav, labels=labels, group=name, boxes=boxes, metadata={"frames": frames})
+    if len(clips) < len(records):
+        counts = Counter(str(record["video_id"]) for record in records)
+        repeated = [name for name, count in counts.items() if count > 1]
         raise DataError(f"{path}: {len(repeated)} video_ids stand there more than once, first {repeated[0]}")
-    if not entries:
+    if not clips:
         raise DataError(f"{path}: lists no clips")
-    return entries
+    return list(clips.values())
 
 
 def read_weights(path: Path, *, clips: int) -> Float[Tensor, " n"]:
@@ -80,7 +69,7 @@ class CavMaeDataset(Dataset):
     it, as CAV-MAE does, and counted in `fallbacks` (per process); without, it is an error that names the file.
     """
 
-    entries: Sequence[CavMaeEntry]
+    entries: Sequence[Clip]  # as `read_cavmae` gives them
     size: int
     frames: int = 10
     seconds: float = 10.0
@@ -93,18 +82,12 @@ class CavMaeDataset(Dataset):
 
     def clip(self, index: int) -> Clip:
         """The clip's video_id, the machine names of its classes, and its boxes."""
-        entry, name = self.entries[index], self.entries[index].name
-        return Clip(
-            name, name, path=entry.wav, seconds=self.seconds, labels=entry.labels, group=name, boxes=entry.boxes
-        )
+        return replace(self.entries[index], seconds=self.seconds, metadata={})
 
-    def boxes(self, index: int, frame: int) -> Float[Tensor, "boxes 4"]:
-        """The boxes in pixels of the square frame."""
-        entry = self.entries[index]
-        if not entry.boxes:
-            return torch.zeros(0, 4)
-        height, width = read_image(self._frame(entry, frame), upright=False).shape[:2]
-        return squared(torch.tensor(entry.boxes), height, width, self.size)
+    def frame_size(self, index: int, frame: int) -> tuple[int, int, int]:
+        """That of the image file."""
+        height, width = read_image(self._frame(self.entries[index], frame), upright=False).shape[:2]
+        return height, width, self.size
 
     def sample(self, index: int, frame: int) -> Sample:
         """The clip's audio, cut to `seconds`, and its frame number `frame` as a square of `size`."""
@@ -114,28 +97,29 @@ class CavMaeDataset(Dataset):
         """Some modalities; only their files are read."""
         entry, inputs = self.entries[index], {}
         if AUDIO in modalities:
-            if not entry.wav.is_file():
-                raise DataError(f"{entry.name}: its audio {entry.wav} is missing")
-            waveform = decode(entry.wav, sample_rate=self.sample_rate, seconds=self.seconds).waveform
+            if entry.path is None or not entry.path.is_file():
+                raise DataError(f"{entry.id}: its audio {entry.path} is missing")
+            waveform = decode(entry.path, sample_rate=self.sample_rate, seconds=self.seconds).waveform
             if waveform is None:
-                raise MediaError(entry.wav, "holds no audio")
+                raise MediaError(entry.path, "holds no audio")
             inputs[AUDIO] = waveform
         if VISUAL in modalities:
             image = torch.from_numpy(read_image(self._frame(entry, frame), upright=False)).permute(2, 0, 1)
             inputs[VISUAL] = square(image[None], self.size)[0]
-        return Sample(entry.name, inputs)
+        return Sample(entry.id, inputs)
 
-    def _frame(self, entry: CavMaeEntry, k: int) -> Path:
-        wanted = entry.frame(k)
-        if wanted.is_file():
-            return wanted
+    def _frame(self, entry: Clip, k: int) -> Path:
+        places = [entry.metadata["frames"] / f"frame_{n}" / f"{entry.id}.jpg" for n in range(k + 1)]
+        if places[k].is_file():
+            return Path(places[k])
+        missing = f"{entry.id}: frame {k} is missing"
         if not self.fallback:
-            raise DataError(f"{entry.name}: frame {k} is missing ({wanted}); fallback=True takes the one before it")
-        for lower in range(k - 1, -1, -1):
-            if entry.frame(lower).is_file():
-                # The first is worth a line to everyone; a list may lack thousands.
-                level = logging.INFO if self.fallbacks else logging.WARNING
-                self.fallbacks[entry.name] += 1
-                logger.log(level, "%s: frame %d is missing, frame %d stands in", entry.name, k, lower)
-                return entry.frame(lower)
-        raise DataError(f"{entry.name}: frame {k} is missing and so are all before it ({wanted})")
+            raise DataError(f"{missing} ({places[k]}); fallback=True takes the one before it")
+        lower = next((n for n in range(k - 1, -1, -1) if places[n].is_file()), None)
+        if lower is None:
+            raise DataError(f"{missing} and so are all before it ({places[k]})")
+        # The first is worth a line to everyone; a list may lack thousands.
+        level = logging.INFO if self.fallbacks else logging.WARNING
+        self.fallbacks[entry.id] += 1
+        logger.log(level, "%s, frame %d stands in", missing, lower)
+        return Path(places[lower])

@@ -67,8 +67,12 @@ class Dataset(ABC):
         shares = self.clip(index).boxes
         if not shares:
             return torch.zeros(0, 4)
+        return squared(torch.tensor(shares, dtype=torch.float32), *self.frame_size(index, frame))
+
+    def frame_size(self, index: int, frame: int) -> tuple[int, int, int]:
+        """Height and width of a whole frame, and the side of the square made of it."""
         side = self.part(index, frame, (VISUAL,)).inputs[VISUAL].shape[1]
-        return squared(torch.tensor(shares, dtype=torch.float32), side, side, side)
+        return side, side, side
 
     def sides(self) -> Mapping[Modality, Dataset]:
         """The dataset whose clips evaluation takes for each modality: itself, unless only classes pair them."""
@@ -242,18 +246,23 @@ def vocabulary(clips: Dataset) -> Labels:
     return found
 
 
+def _class_numbers(labels: Labels, numbers: Mapping[str, int], clip: str) -> list[int]:
+    """The classes of a clip; a label that is none is refused."""
+    for label in labels:
+        if label not in numbers:
+            raise DataError(
+                f"clip {clip} has the label {label!r}, which is none of the {len(numbers)} "
+                "classes; list all of them in finetune.classes_file, or leave the clip out"
+            )
+    return [numbers[label] for label in labels]
+
+
 def multi_hot(labels: Sequence[Labels], classes: Sequence[str], ids: Sequence[str] = ()) -> Float[Tensor, "n classes"]:
     """One row per clip, 1 where it has the class; a label that is no class is refused, with the clip's id if given."""
     numbers = {label: number for number, label in enumerate(classes)}
     targets = torch.zeros(len(labels), len(classes))
     for row, of_clip in enumerate(labels):
-        for label in of_clip:
-            if label not in numbers:
-                raise DataError(
-                    f"clip {ids[row] if ids else row} has the label {label!r}, which is none of the {len(classes)} "
-                    "classes; list all of them in finetune.classes_file, or leave the clip out"
-                )
-            targets[row, numbers[label]] = 1
+        targets[row, _class_numbers(of_clip, numbers, ids[row] if ids else str(row))] = 1
     return targets
 
 
@@ -274,12 +283,7 @@ class LabelledDataset(Subset):
         ends = []
         for i in range(len(self)):
             labels = super().labels(i)
-            if unknown := [label for label in labels if label not in numbers]:
-                raise DataError(
-                    f"clip {self.clip(i).id} has the label {unknown[0]!r}, which is none of the {len(classes)} "
-                    "classes; list all of them in finetune.classes_file, or leave the clip out"
-                )
-            found += [numbers[label] for label in labels]
+            found += _class_numbers(labels, numbers, self.clip(i).id if set(labels) - numbers.keys() else "")
             ends.append(len(found))
         # Flat arrays: a list of tuples for millions of clips would take gigabytes.
         self._numbers, self._ends = np.array(found, np.int32), np.array(ends, np.int64)
@@ -312,7 +316,7 @@ def read_classes(path: Path) -> Labels:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a list of classes ({error})") from error
     if text.startswith("index,mid,display_name"):
-        return read_vocabulary(path).names
+        return tuple(read_vocabulary(path).values())
     classes = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not classes or len(set(classes)) < len(classes):
         raise DataError(f"{path}: a list of classes names each once, one a line")

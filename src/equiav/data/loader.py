@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -99,26 +99,6 @@ class _Requested(TorchDataset[Sample | EquiAVError]):
             return error
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The part of every global batch that belongs to one process."""
-
-    schedule: Schedule
-    start: int
-    stop: int
-    first_row: int
-    last_row: int
-    further_rows: Callable[[int], list[int]] | None = None
-
-    def __iter__(self) -> Iterator[list[Request]]:
-        for step, requests in enumerate(self.schedule.requests(self.start, self.stop), self.start):
-            others = self.further_rows(step) if self.further_rows else []
-            yield [*requests[self.first_row : self.last_row], *(requests[row] for row in others)]
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-
 def balanced_weights(labels: Sequence[Sequence[str]]) -> Tensor:
     """The paper's class-balancing weights: per clip the sum over its labels of 1000 / (count + 0.01)."""
     counts = Counter(label for of_clip in labels for label in of_clip)
@@ -144,7 +124,11 @@ def training_batches(
     if schedule.batch % world_size:
         raise DataError(f"a batch of {schedule.batch} cannot be shared by {world_size} processes; make it a multiple")
     share = schedule.batch // world_size
-    rows = _Rows(schedule, start, stop, rank * share, (rank + 1) * share, further_rows)
+    own = range(rank * share, (rank + 1) * share)
+    rows = (
+        [requests[row] for row in (*own, *(further_rows(step) if further_rows else ()))]
+        for step, requests in enumerate(schedule.requests(start, stop), start)
+    )
     return _batches(clips, rows, workers)
 
 
@@ -153,7 +137,7 @@ def _outlive_sigterm(worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _batches(clips: Dataset, batches: _Rows | list[list[Request]], workers: int) -> Iterator[Batch]:
+def _batches(clips: Dataset, batches: Iterable[list[Request]], workers: int) -> Iterator[Batch]:
     loader: DataLoader[Sample | EquiAVError] = DataLoader(
         _Requested(clips),
         batch_sampler=batches,
@@ -184,8 +168,6 @@ def evaluation_batches(
     frame: int | None = None,
 ) -> Iterator[Batch]:
     """Clips `first` up to `last` in order, with their middle frame or the given one; nothing dropped or padded."""
-    last = len(clips) if last is None else last
     chosen = clips.frames // 2 if frame is None else frame
-    numbers = [(i, chosen) for i in range(first, last)]
-    chunks = [numbers[i : i + batch] for i in range(0, len(numbers), batch)]
-    yield from _batches(clips, chunks, workers)
+    numbers = [(i, chosen) for i in range(first, len(clips) if last is None else last)]
+    yield from _batches(clips, [numbers[i : i + batch] for i in range(0, len(numbers), batch)], workers)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+import tarfile
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from pathlib import Path, PurePosixPath
+from typing import IO, cast
 
 import numpy as np
 import torch
@@ -14,14 +23,136 @@ from jaxtyping import Int16
 from torch import Tensor
 
 from equiav.data.datasets import Dataset, Labels
-from equiav.data.paired_manifest import MANIFEST, assign_splits, open_files, read_manifest
+from equiav.data.shards import MANIFEST
 from equiav.errors import DataError
 from equiav.media import Limits, read_audio, read_image, square
 from equiav.randomness import generator
 from equiav.types import AUDIO, SPLITS, VISUAL, Clip, Modality, Sample, Split
 
 KINDS = {AUDIO: "audio", VISUAL: "image"}  # what a manifest calls them
+COLUMNS = ("path", "kind", "class", "split", "source")
+HELD_OUT_FOLDS = {"ESC-50": 4, "UrbanSound8K": 3}
+HELD_OUT_SHARE = 0.1
 LIMITS = Limits(seconds=3600.0)  # each recording is decoded whole before its loudest stretch is taken
+
+
+# How each publisher writes down where a sound was cut from: fold (where there are folds) and recording.
+# ESC-50 and UrbanSound8K both cut from Freesound, so its numbers name one recording in either.
+_SOURCES = {
+    "ESC-50": re.compile(r"ESC-50 fold (?P<fold>\d+) \d+-(?P<recording>\d+)-"),
+    "UrbanSound8K": re.compile(r"UrbanSound8K fold(?P<fold>\d+)/(?P<recording>\d+)-"),
+    "AudioMNIST": re.compile(r"AudioMNIST data/(?P<recording>\d+)/"),
+}
+
+
+def assign_splits(entries: Iterable[Clip]) -> list[Clip]:
+    """Train, validation and test for every line of a manifest, by names alone; None is left out.
+
+    Test: what the manifest says. If it names no test at all: fold 4 of ESC-50, fold 3 of UrbanSound8K, and of what
+    has no folds (photos) the tenth with the lowest CRC-32 of the path. A sound outside those folds whose recording
+    also lies inside is left out: the two collections share recordings. Validation: of the rest of each class, the
+    tenth of its recordings (speakers, photos) with the lowest CRC-32, at least one.
+    """
+    entries = list(entries)
+    published = any(e.split == "test" for e in entries)
+
+    def tested(e: Clip) -> bool:
+        held_out = e.metadata["held_out"]
+        if published:
+            return e.split == "test"
+        return zlib.crc32(e.group.encode()) / 2**32 < HELD_OUT_SHARE if held_out is None else bool(held_out)
+
+    tests = {e.id for e in entries if tested(e)}
+    recordings = {e.group for e in entries if e.id in tests}
+    rest = [e for e in entries if e.group not in recordings]
+    validation = {e.group for e in rest if e.split == "validation"}
+    if not validation:
+        groups: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for e in rest:
+            groups[e.labels[0], e.metadata["kind"]].add(e.group)
+        for members in groups.values():
+            ordered = sorted(members, key=lambda g: (zlib.crc32(g.encode()), g))
+            validation.update(ordered[: max(round(len(ordered) * HELD_OUT_SHARE), int(len(ordered) > 1))])
+
+    def split(e: Clip) -> Split | None:
+        if e.group in recordings:
+            return "test" if e.id in tests else None
+        return "validation" if e.group in validation else "train"
+
+    return [replace(e, split=split(e)) for e in entries]
+
+
+@contextmanager
+def open_files(root: Path) -> Iterator[Callable[[str], bytes]]:
+    """A function from a path, as the manifest writes it, to the file's bytes; one folder above all is allowed.
+
+    Of a tar nothing is written to disk.
+    """
+    files: dict[PurePosixPath, Callable[[], bytes]]
+
+    def read(path: str) -> bytes:
+        place = top / path
+        if place not in files:
+            what = f"holds no {MANIFEST}" if path == MANIFEST else f"its manifest lists {path}, which is missing"
+            raise DataError(f"{root}: {what}")
+        return files[place]()
+
+    if root.is_dir():
+        files = {PurePosixPath(p.relative_to(root).as_posix()): p.read_bytes for p in root.rglob("*") if p.is_file()}
+        manifests = sorted(
+            (p for p in files if p.name == MANIFEST and len(p.parts) < 3), key=lambda p: (len(p.parts), p)
+        )
+        top = manifests[0].parent if manifests else PurePosixPath()
+        yield read
+        return
+    if not root.is_file():
+        raise DataError(f"{root}: no such tar or folder")
+    try:
+        with tarfile.open(root) as tar:
+            members = [m for m in tar.getmembers() if m.isfile()]
+            files = {
+                PurePosixPath(m.name): partial(lambda m: cast(IO[bytes], tar.extractfile(m)).read(), m) for m in members
+            }
+            top = next((path.parent for path in files if path.name == MANIFEST), PurePosixPath())
+            yield read
+    except (tarfile.TarError, EOFError) as error:
+        raise DataError(f"{root}: not a readable tar ({error})") from error
+
+
+def read_manifest(text: bytes, root: Path) -> list[Clip]:
+    """The lines of a manifest.csv; `root` names the collection in errors.
+
+    `id` is the path, `group` the recording (or speaker, or photo). The metadata have `kind`, and `held_out`: whether
+    the fold is one that is held out, None for what comes in no folds.
+    """
+    try:
+        lines = csv.DictReader(io.StringIO(text.decode("utf-8-sig"), newline=""))
+        if absent := [c for c in COLUMNS if c not in (lines.fieldnames or ())]:
+            raise DataError(f"{root}: {MANIFEST} lacks the columns {', '.join(absent)}")
+        entries = [_of_line(line, root, number) for number, line in enumerate(lines, 2)]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{root}: {MANIFEST} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+    except csv.Error as error:
+        raise DataError(f"{root}: {MANIFEST} is not a table ({error})") from error
+    if not entries:
+        raise DataError(f"{root}: {MANIFEST} lists nothing")
+    return entries
+
+
+def _of_line(line: dict[str, str], root: Path, number: int) -> Clip:
+    if absent := [c for c in COLUMNS if line.get(c) is None]:
+        raise DataError(f"{root}: {MANIFEST}, line {number} has no {', '.join(absent)}")
+    path, kind, split = line["path"], line["kind"], line["split"]
+    if kind not in KINDS.values() or split not in SPLITS:
+        allowed = f"kind is one of {', '.join(KINDS.values())}, split one of {', '.join(SPLITS)}"
+        raise DataError(f"{root}: {MANIFEST}, {path}: {allowed}; got {kind} and {split}")
+    group, held_out = path, None
+    for publisher, pattern in _SOURCES.items():
+        if found := pattern.match(line["source"]):
+            group = ("speaker " if publisher == "AudioMNIST" else "freesound ") + found["recording"]
+            fold = found.groupdict().get("fold")
+            held_out = None if fold is None else int(fold) == HELD_OUT_FOLDS[publisher]
+    return Clip(path, labels=(line["class"],), split=split, group=group, metadata={"kind": kind, "held_out": held_out})
 
 
 class Items(Dataset):
@@ -33,13 +164,8 @@ class Items(Dataset):
     def __init__(
         self, modality: Modality, names: Sequence[str], numbers: Sequence[int], media: Sequence[Tensor], classes: Labels
     ) -> None:
-        self.modalities, self.names, self.numbers, self.media, self.classes = (
-            (modality,),
-            names,
-            numbers,
-            media,
-            classes,
-        )
+        self.modalities, self.classes = (modality,), classes
+        self.names, self.numbers, self.media = names, numbers, media
 
     def __len__(self) -> int:
         return len(self.names)
@@ -80,27 +206,27 @@ def read_paired(
     """
     with open_files(root) as read:
         entries = assign_splits(read_manifest(read(MANIFEST), root))
-        known = tuple(sorted({e.label for e in entries}))
+        known = tuple(sorted({e.labels[0] for e in entries}))
         chosen = known if classes is None else tuple(sorted(set(classes)))
         if unknown := sorted(set(chosen) - set(known)):
             raise DataError(f"{root}: no class {', '.join(unknown)}; it has {', '.join(known)}")
-        entries = [e for e in entries if e.label in chosen]
+        entries = [e for e in entries if e.labels[0] in chosen]
 
         def media(modality: Modality, path: str) -> Tensor:
             if modality == AUDIO:
                 decoded = read_audio(read(path), sample_rate=sample_rate, name=root / path, limits=LIMITS)
-                audio = torch.from_numpy(decoded)
-                return loudest(audio, round(seconds * sample_rate), step=sample_rate // 100).clone()
+                return loudest(torch.from_numpy(decoded), round(seconds * sample_rate), step=sample_rate // 100).clone()
             image = torch.from_numpy(read_image(read(path), upright=False, name=root / path)).permute(2, 0, 1)
             return square(image[None], size)[0]
 
         items = {}
-        for modality, kind in KINDS.items():
-            for split in SPLITS:
-                of = sorted((e for e in entries if (e.kind, e.split) == (kind, split)), key=lambda e: e.path)
-                names = [str(PurePosixPath(e.path).with_suffix("")) for e in of]
-                numbers = [chosen.index(e.label) for e in of]
-                items[modality, split] = Items(modality, names, numbers, [media(modality, e.path) for e in of], chosen)
+        for modality, split in product(KINDS, SPLITS):
+            of = sorted(
+                (e for e in entries if (e.metadata["kind"], e.split) == (KINDS[modality], split)), key=lambda e: e.id
+            )
+            names = [str(PurePosixPath(e.id).with_suffix("")) for e in of]
+            numbers = [chosen.index(e.labels[0]) for e in of]
+            items[modality, split] = Items(modality, names, numbers, [media(modality, e.id) for e in of], chosen)
     return PairedSet(chosen, items, sum(e.split is None for e in entries))
 
 

@@ -128,14 +128,15 @@ def prepare(
         copies = _plan(sources, out, mark, part, progress)
         numbers = range(part[0] - 1, len(sources), part[1])
         cutter = Cutter(out / WORK, settings, Limits(wall=wall))
-        with Journal(out / WORK / JOURNAL, sources, {} if published else copies) as journal:
+        # Files look at their own watch; the parent's is for those that hang where no watch is looked at.
+        processes = Workers(workers, patience=1.5 * wall + 5, preload=(__name__,))
+        with processes, Journal(out / WORK / JOURNAL, sources, {} if published else copies) as journal:
             jobs = ((n, sources[n]) for n in numbers if n not in journal)
             if engine == "ray":
                 outcomes = _on_ray(cutter, jobs)
             else:
-                # Files look at their own watch; the parent's is for those that hang where no watch is looked at.
-                processes = Workers(workers, patience=1.5 * wall + 5, preload=(__name__,))
-                outcomes = _in_workers(cutter, jobs, processes)
+                results = processes.map(cutter, jobs)
+                outcomes = (Outcome(n, r.reason) if isinstance(r, Failure) else r for (n, _), r in results)
             in_order = _in_order(numbers, journal, outcomes, progress)
             digests = _write_shards(_placed(in_order, part[0], shard_bytes), out)
             kept = Counter(dict.fromkeys(REMARKS, 0))
@@ -203,8 +204,23 @@ def _plan(
 
 def _copies(sources: Sequence[Clip], progress: Callable[[str], None]) -> dict[int, str]:
     """Sources whose content is that of an earlier one, with its name. Only files of equal size are compared."""
+
+    def size(source: Clip) -> int:
+        try:
+            status = path_of(source).stat()
+        except (OSError, ValueError):
+            return -1  # the worker will say why
+        # Reading a pipe or a device to compare it would never end.
+        return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+    def digest(number: int) -> bytes:
+        try:
+            return bytes.fromhex(sha256(path_of(sources[number])))
+        except OSError:
+            return bytes(32)  # unreadable: the worker will say why
+
     # In columns of numbers: as objects, what is known of a million files would fill the memory.
-    facts = (x for source in sources for x in (_size(source), source.start, source.seconds or -1))
+    facts = (x for source in sources for x in (size(source), source.start, source.seconds or -1))
     known = np.fromiter(facts, np.float64, 3 * len(sources)).reshape(-1, 3)
     first = _first_alike(known)
     suspects = np.flatnonzero((np.bincount(first)[first] > 1) & (known[:, 0] >= 0))
@@ -215,7 +231,7 @@ def _copies(sources: Sequence[Clip], progress: Callable[[str], None]) -> dict[in
     content[:, 4:] = known[suspects, 1:].view(np.uint64)
     with ThreadPoolExecutor(4) as threads:
         for begin in range(0, len(suspects), COMPARED):
-            digests = b"".join(threads.map(lambda n: _digest(sources[n]), suspects[begin : begin + COMPARED]))
+            digests = b"".join(threads.map(digest, suspects[begin : begin + COMPARED].tolist()))
             content[begin : begin + COMPARED, :4] = np.frombuffer(digests, np.uint64).reshape(-1, 4)
     earliest = suspects[_first_alike(content)]
     copies = (earliest != suspects) & content[:, :4].any(axis=1)
@@ -227,22 +243,6 @@ def _first_alike(table: NDArray[Any]) -> NDArray[np.int64]:
     _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
     alike: NDArray[np.int64] = first[which.reshape(-1)]
     return alike
-
-
-def _size(source: Clip) -> int:
-    try:
-        status = path_of(source).stat()
-    except (OSError, ValueError):
-        return -1  # the worker will say why
-    # Reading a pipe or a device to compare it would never end.
-    return status.st_size if stat.S_ISREG(status.st_mode) else -1
-
-
-def _digest(source: Clip) -> bytes:
-    try:
-        return bytes.fromhex(sha256(path_of(source)))
-    except OSError:
-        return bytes(32)  # unreadable: the worker will say why
 
 
 class Journal:
@@ -363,12 +363,6 @@ def _contents(work: Path, pieces: array[int]) -> Iterator[bytes]:
         if len(content) != length:
             raise DataError(f"{path} is missing or damaged; delete {work.parent} and prepare it again")
         yield content
-
-
-def _in_workers(cutter: Cutter, jobs: Iterable[Job], workers: Workers) -> Iterator[Outcome]:
-    with workers:
-        for (number, _), result in workers.map(cutter, jobs):
-            yield Outcome(number, result.reason) if isinstance(result, Failure) else result
 
 
 def _on_ray(cutter: Cutter, jobs: Iterable[Job]) -> Iterator[Outcome]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from equiav.data.datasets import Dataset, squared
+from equiav.data.datasets import Dataset
 from equiav.errors import DataError, MediaError
 from equiav.io import Progress, replacing, sha256
 from equiav.media import Limits, read_image
@@ -43,6 +43,7 @@ SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 SUMMED_NAME = re.compile(rf"((?:{INDEX}|{SHARDS})/)?{SHARD_NAME.pattern}")
 FORMULAS = "=+-@\t\r'"  # what a cell begins with that a spreadsheet would compute, and what such cells are marked with
 NPY_HEADER = 128  # bytes
+CHANGED = "its bytes are not those that were written"
 JPEG_QUALITY = 90
 FLAC_BLOCK = 16384  # samples; the default of 1152 takes twice as long to decode
 BLOCK = 512
@@ -52,6 +53,11 @@ MAPPED_ROWS = 1000  # of the index, read one after another
 STORED = Limits(side=65535, pixels=178_000_000, aspect=65535)  # frames were checked before they were stored
 
 Member = tuple[int, int, int]  # offset, size, CRC-32; size 0: the clip has no such member
+
+
+def damaged(what: Path | str, reason: object) -> DataError:
+    """The one line on a file, or a clip, that is not as it was written."""
+    return DataError(f"{what} is damaged: {reason}; prepare the folder again")
 
 
 def flac(waveform: NDArray[np.int16], rate: int) -> bytes:
@@ -256,26 +262,23 @@ def read_sums(folder: Path) -> dict[str, str] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder / SUMS} is damaged ({error}); prepare the folder again") from error
+        raise damaged(folder / SUMS, error) from error
     if META not in found or lines[-1]:
-        raise DataError(f"{folder / SUMS} is damaged: it ends early or lacks {META}; prepare the folder again")
+        raise damaged(folder / SUMS, f"it ends early or lacks {META}")
     return found
 
 
-def damage(folder: Path, name: str, sums: Mapping[str, str] | None) -> str:
-    """What is wrong with a file of a prepared folder, in one line; nothing if it is the one that was written."""
+def check_file(folder: Path, name: str, sums: Mapping[str, str] | None) -> None:
+    """Refuses a file of a prepared folder that is not the one that was written; without sums nobody knows."""
     if sums is None:
-        return ""
+        return
     try:
         if not stat.S_ISREG((folder / name).lstat().st_mode):
-            reason = "it is not a regular file"
-        elif sha256(folder / name) == sums.get(name):
-            return ""
-        else:
-            reason = "its bytes are not those that were written"
+            raise damaged(folder / name, "it is not a regular file")
+        if sha256(folder / name) != sums.get(name):
+            raise damaged(folder / name, CHANGED)
     except OSError as error:
-        reason = error.strerror or str(error)
-    return f"{folder / name} is damaged: {reason}; prepare the folder again"
+        raise damaged(folder / name, error.strerror or error) from error
 
 
 def verify_prepared(folder: Path, progress: Callable[[str], None] = lambda line: None) -> list[str]:
@@ -289,10 +292,12 @@ def verify_prepared(folder: Path, progress: Callable[[str], None] = lambda line:
     progressing = Progress(len(sums), progress, "files verified")
     problems = []
     for done, name in enumerate(sorted(sums), start=1):
-        if not SUMMED_NAME.fullmatch(name):
-            problems.append(f"{folder / SUMS}: {name!r} is no file of a prepared folder; use another folder")
-        elif wrong := damage(folder, name, sums):
-            problems.append(wrong)
+        try:
+            if not SUMMED_NAME.fullmatch(name):
+                raise DataError(f"{folder / SUMS}: {name!r} is no file of a prepared folder; use another folder")
+            check_file(folder, name, sums)
+        except DataError as error:
+            problems.append(str(error))
         progressing.update(done)
     shards = sum(name.startswith(f"{SHARDS}/") for name in sums)
     if shards != meta.get("shards"):
@@ -302,8 +307,7 @@ def verify_prepared(folder: Path, progress: Callable[[str], None] = lambda line:
 
 def read_skipped(folder: Path) -> Iterator[tuple[str, str, str]]:
     """Source, start (empty: the whole file) and reason of everything that was left out."""
-    if wrong := damage(folder, SKIPPED, read_sums(folder)):
-        raise DataError(wrong)
+    check_file(folder, SKIPPED, read_sums(folder))
     with (folder / SKIPPED).open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             yield uncelled(row["source"]), row["start"], uncelled(row["reason"])
@@ -327,8 +331,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
         raise DataError(f"{folder / META} cannot be read: {error!r}") from error
     if meta.get("checksums") and not (folder / SUMS).exists():
         raise DataError(f"{folder / SUMS} is missing; prepare the folder again")
-    if wrong := damage(folder, META, read_sums(folder)):
-        raise DataError(wrong)
+    check_file(folder, META, read_sums(folder))
     return meta
 
 
@@ -355,7 +358,7 @@ class PreparedIndex:
                 raise ValueError("its columns do not belong together")
         except (OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
             reason = str(error).partition("\n")[0]  # what the headers of arrays are parsed with tells more lines
-            raise DataError(f"{folder / INDEX} is damaged ({reason}); prepare the folder again") from error
+            raise damaged(folder / INDEX, reason) from error
         for name in self.shards:
             path = folder / SHARDS / name
             if not SHARD_NAME.fullmatch(name):
@@ -365,8 +368,7 @@ class PreparedIndex:
 
     def _load(self, name: str, sums: Mapping[str, str] | None) -> NDArray[Any]:
         path = self.folder / INDEX / f"{name}.npy"
-        if wrong := damage(self.folder, f"{INDEX}/{name}.npy", sums):
-            raise DataError(wrong)
+        check_file(self.folder, f"{INDEX}/{name}.npy", sums)
         if not path.is_file():
             raise ValueError(f"no file {path.name}")
         # A file of no clips is too short to be mapped.
@@ -386,16 +388,14 @@ class PreparedIndex:
         try:
             return bytes(block[ends[row] : ends[row + 1]]).decode("utf-8")
         except ValueError as error:
-            raise DataError(
-                f"{self.folder / INDEX} is damaged ({column}: {error}); prepare the folder again"
-            ) from error
+            raise damaged(self.folder / INDEX, f"{column}: {error}") from error
 
     def labels(self, row: int) -> tuple[str, ...]:
         """The labels of a clip."""
         try:
             return tuple(json.loads(self.text("labels", row)))
         except (ValueError, TypeError) as error:
-            raise DataError(f"{self.folder / INDEX} is damaged (labels: {error}); prepare the folder again") from error
+            raise damaged(self.folder / INDEX, f"labels: {error}") from error
 
     def holds(self, modality: Modality) -> NDArray[np.bool_]:
         """Which clips have audio, or frames: of a folder prepared with `partial`, not all have both."""
@@ -561,13 +561,10 @@ class ShardDataset(Dataset):
         inputs = {m: self.waveform(index) if m == AUDIO else self.frame(index, frame) for m in modalities}
         return Sample(self.name(index), inputs)
 
-    def boxes(self, index: int, frame: int) -> Float[Tensor, "boxes 4"]:
-        """The publisher's boxes in pixels of the square frame."""
-        shares = self.clip(index).boxes
-        if not shares:
-            return torch.zeros(0, 4)
+    def frame_size(self, index: int, frame: int) -> tuple[int, int, int]:
+        """That of the frame as it is stored."""
         height, width = self.frame(index, frame, whole=True).shape[1:]
-        return squared(torch.tensor(shares, dtype=torch.float32), height, width, self.size)
+        return height, width, self.size
 
     def _row(self, index: int) -> int:
         if not 0 <= index < len(self.rows):
@@ -585,7 +582,7 @@ class ShardDataset(Dataset):
         except (OSError, OverflowError, MemoryError) as error:
             raise self._damaged(index, str(error)) from error
         if len(content) != size or zlib.crc32(content) != checksum:
-            raise self._damaged(index, "its bytes are not those that were written")
+            raise self._damaged(index, CHANGED)
         return content
 
     def _file(self, shard: int) -> int:
@@ -600,4 +597,4 @@ class ShardDataset(Dataset):
 
     def _damaged(self, index: int, reason: str) -> DataError:
         shard = self.folder / SHARDS / self.index.shards[int(self.index.shard[self._row(index)])]
-        return DataError(f"{shard}: clip {self.name(index)} is damaged: {reason}; prepare the folder again")
+        return damaged(f"{shard}: clip {self.name(index)}", reason)

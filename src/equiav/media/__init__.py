@@ -26,13 +26,24 @@ from equiav.media.clips import (
     read_windows,
     usable_span,
 )
-from equiav.media.container import SAMPLE_RATES, Limits
-from equiav.media.image import PICTURES, read_image
+from equiav.media.container import PICTURES, SAMPLE_RATES, Limits, read_image
 from equiav.media.workers import CRASHED, Failure, Workers, decoded_in, streamed_in, tick
 
 if TYPE_CHECKING:
-    from equiav.media.frames import decode, denormalise, normalise, square, stacked, to_float
-    from equiav.media.inputs import ImageInput, Inputs, InputTransform, SpectrogramInput, encoder_inputs, prepare_batch
+    from equiav.media.inputs import (
+        ImageInput,
+        Inputs,
+        InputTransform,
+        SpectrogramInput,
+        decode,
+        denormalise,
+        encoder_inputs,
+        normalise,
+        prepare_batch,
+        square,
+        stacked,
+        to_float,
+    )
     from equiav.media.spectrogram import HOP_SECONDS, LOG_FLOOR, FilterBank, mel_bank, power_range, standardise
 
 __all__ = [
@@ -87,7 +98,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        for module in map(import_module, ("equiav.media.frames", "equiav.media.inputs", "equiav.media.spectrogram")):
+        for module in map(import_module, ("equiav.media.inputs", "equiav.media.spectrogram")):
             if hasattr(module, name):
                 return getattr(module, name)
     raise AttributeError(f"module 'equiav.media' has no attribute {name!r}")

@@ -29,6 +29,7 @@ ROUNDING = 1e-3  # ends come from time stamps: a file of 19.99999 s is one of 20
 LATE_SECONDS = 0.1
 SEEK_SECONDS = 10.0  # nearer beginnings are reached by decoding
 SHORT_SIDE = 256  # of frames, as `prepare` stores them
+NEITHER = "holds neither sound nor picture that can be decoded"
 
 Span = tuple[float, float]
 
@@ -125,17 +126,17 @@ def open_media(
         ends = [span[1] for span in spans.values()]
         if ends and max(ends) > limits.seconds:
             raise MediaError(path, f"lasts {max(ends) / 3600:.3g} h; at most {limits.seconds / 3600:g} h are read")
-        heard, seen = (spans.get(s.index) if s is not None else None for s in (audio, video))
+        heard, seen = (s.codec_context if s is not None else None for s in (audio, video))
         return MediaInfo(
             duration=max(ends, default=0.0),
-            audio=heard,
-            video=seen,
+            audio=spans.get(audio.index) if audio is not None else None,
+            video=spans.get(video.index) if video is not None else None,
             zero=zero,
             fps=float(frame_rate(video) or 0) if video is not None else 0.0,
-            width=video.codec_context.width if video is not None else 0,
-            height=video.codec_context.height if video is not None else 0,
-            sample_rate=audio.codec_context.sample_rate if audio is not None else 0,
-            channels=audio.codec_context.channels if audio is not None else 0,
+            width=seen.width if seen else 0,
+            height=seen.height if seen else 0,
+            sample_rate=heard.sample_rate if heard else 0,
+            channels=heard.channels if heard else 0,
             codecs=tuple(s.codec_context.name for s in chosen),
             streams=(audio.index if audio is not None else -1, video.index if video is not None else -1),
         )
@@ -306,7 +307,7 @@ def read_windows(
     info = open_media(path, limits=limits, until=None if length is None else start + length)
     has = {"audio": info.audio is not None, "video": info.video is not None}
     if not any(has.values()):
-        raise MediaError(path, "holds neither sound nor picture that can be decoded")
+        raise MediaError(path, NEITHER)
     begin, end = usable_span(path, info, start=start, seconds=length, **has)
     whole = length is not None and end - begin <= most + ROUNDING
     wanted = [Cut(begin, end - begin)] if whole else cuts(begin, end, seconds=seconds, overlap=overlap)

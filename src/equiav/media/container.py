@@ -1,4 +1,4 @@
-"""Media as FFmpeg opens them, from a file or from memory: what they may cost, packets and frames, what is refused."""
+"""Media and images as FFmpeg and Pillow open them, from a file or from memory: what they may cost, what is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
 from av.error import FFmpegError
+from jaxtyping import UInt8
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from equiav.errors import MediaError
 
@@ -22,6 +25,9 @@ PLAYLISTS = frozenset({"hls", "dash", "concat", "sdp", "rtsp", "imf"})
 PLAYLIST_TEXT = re.compile(rb"\A\s*(#EXTM3U|ffconcat)|<MPD|<CompositionPlaylist|^c=IN IP", re.MULTILINE)
 HEADER_BYTES = 2048  # of a file, searched for such text
 SAMPLE_RATES = (1000, 768_000)
+# What Pillow may open: it knows many more formats, and hands some of them (EPS) to other programs.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+PICTURES = frozenset({".bmp", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})  # known by their names
 # What FFmpeg and PyAV raise on bad media; IndexError and the like come from streams whose parameters make no sense.
 BROKEN = (FFmpegError, OSError, ValueError, ArithmeticError, LookupError, UnicodeError)
 
@@ -58,10 +64,16 @@ class Watch:
             raise MediaError(self.path, f"took too long (more than {self.wall:g} s without a clip)")
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of what a library says."""
-    lines = str(getattr(error, "strerror", None) or error).splitlines()
-    return lines[0] if lines else type(error).__name__
+@contextlib.contextmanager
+def refusing(path: Path, what: str, act: str = "decoded") -> Iterator[None]:
+    """What FFmpeg raises inside becomes a MediaError: `what`, and the first line of what it says."""
+    try:
+        yield
+    except MemoryError as error:
+        raise MediaError(path, f"cannot be {act} within the memory allowed") from error
+    except BROKEN as error:
+        lines = str(getattr(error, "strerror", None) or error).splitlines()
+        raise MediaError(path, f"{what} ({lines[0] if lines else type(error).__name__})") from error
 
 
 def open_container(path: Path, limits: Limits, content: bytes | None = None) -> Any:
@@ -70,14 +82,13 @@ def open_container(path: Path, limits: Limits, content: bytes | None = None) -> 
     protocols = "file" if content is None else "none"
     # A picture's name may hold a pattern (%03d) that would read its neighbours instead.
     options = {"protocol_whitelist": protocols, "pattern_type": "none", "max_pixels": str(limits.pixels)}
-    try:
+    with refusing(path, "cannot be opened as media", "opened"):
+        beginning = (content or b"")[:HEADER_BYTES]
         if content is None:
             if not path.is_file():
                 raise MediaError(path, "not a regular file" if path.exists() else "no such file")
             with path.open("rb") as file:
                 beginning = file.read(HEADER_BYTES)
-        else:
-            beginning = content[:HEADER_BYTES]
         if PLAYLIST_TEXT.search(beginning):
             raise MediaError(path, "is a list of other files, not media")
         container = av.open(
@@ -85,10 +96,6 @@ def open_container(path: Path, limits: Limits, content: bytes | None = None) -> 
             str(path.absolute()) if content is None else io.BytesIO(content),
             mode="r", options=options, metadata_errors="replace", timeout=(limits.wall, limits.wall),
         )  # fmt: skip
-    except MemoryError as error:
-        raise MediaError(path, "cannot be opened within the memory allowed") from error
-    except BROKEN as error:
-        raise MediaError(path, f"cannot be opened as media ({first_line(error)})") from error
     if PLAYLISTS.intersection(container.format.name.split(",")):
         container.close()
         raise MediaError(path, f"is a list of other files ({container.format.name}), not media")
@@ -140,3 +147,37 @@ def check_size(path: Path, width: int, height: int, limits: Limits) -> None:
         raise MediaError(path, f"its pictures of {width}x{height} are larger than allowed")
     if max(width, height) > limits.aspect * min(width, height):
         raise MediaError(path, f"its pictures of {width}x{height} are more than {limits.aspect} times as long as wide")
+
+
+def read_image(
+    source: Path | bytes,
+    *,
+    side: int | None = None,
+    upright: bool = True,
+    formats: tuple[str, ...] = FORMATS,
+    name: Path | None = None,
+    limits: Limits | None = None,
+) -> UInt8[np.ndarray, "h w 3"]:
+    """An image file, or one held in memory, as RGB; with `side`, the middle square scaled to that many pixels.
+
+    `upright` turns it as its EXIF data say. Its size is checked before it is decoded. `name` is what errors speak of.
+    """
+    path = name or (source if isinstance(source, Path) else Path("image in memory"))
+    if isinstance(source, Path) and not source.is_file():
+        raise MediaError(path, "not a regular file" if source.exists() else "no such file")
+    try:
+        with Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=formats) as opened:
+            check_size(path, opened.width, opened.height, limits or Limits())
+            image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
+        reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise MediaError(path, f"cannot be read as an image ({reason})") from error
+    except MemoryError as error:
+        raise MediaError(path, "cannot be decoded within the memory allowed") from error
+    if side is not None and image.size != (side, side):
+        short = min(image.size)
+        left, top = (image.width - short) / 2, (image.height - short) / 2
+        # Scaling only the middle is scaling the whole and taking the middle, for less.
+        box = (left, top, left + short, top + short)
+        image = image.resize((side, side), Image.Resampling.BICUBIC, box=box)
+    return np.array(image)

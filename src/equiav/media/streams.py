@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.errors import MediaError
-from equiav.media.container import BROKEN, SAMPLE_RATES, Limits, Watch, check_size, decoded, first_line, open_container
+from equiav.media.container import BROKEN, SAMPLE_RATES, Limits, Watch, check_size, decoded, open_container, refusing
 
 GAP_SECONDS = 0.1  # time stamps of audio jitter by less than this; more is a hole
 INSTANT = 1e-6  # seconds that rounding may put between a stamp and the same time
@@ -86,12 +86,8 @@ class AudioReader:
         if setup != self.setup:
             self._flush()
             self.setup = setup
-        try:
+        with refusing(self.path, "its sound cannot be resampled"):
             self._store(self._resample(frame))
-        except MemoryError as error:
-            raise MediaError(self.path, "cannot be decoded within the memory allowed") from error
-        except BROKEN as error:
-            raise MediaError(self.path, f"its sound cannot be resampled ({first_line(error)})") from error
 
     def _place(self, frame: Any) -> None:
         """Continues where the last frame ended, unless the time stamps tell of a hole."""
@@ -209,12 +205,8 @@ class VideoReader:
             self.shown, self.image = self.coming[1], None
             self.coming = self._next()
         if self.image is None and self.shown is not None:
-            try:
+            with refusing(self.path, "its picture cannot be converted"):
                 self.image = self._convert(self.shown)
-            except MemoryError as error:
-                raise MediaError(self.path, "cannot be decoded within the memory allowed") from error
-            except BROKEN as error:
-                raise MediaError(self.path, f"its picture cannot be converted ({first_line(error)})") from error
         return self.image
 
     def close(self) -> None:

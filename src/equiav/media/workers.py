@@ -31,7 +31,6 @@ J = TypeVar("J")
 R = TypeVar("R")
 
 CRASHED, SLOW, TOO_LARGE = "decoder crashed", "took too long", "took too much memory"
-TRIES = 2  # a process may also die for reasons that are not its file's: killed with all others, or out of memory
 START_SECONDS = 120.0
 PATIENCE = 1.5 * Limits().wall + 5  # decoding counts its own time, and should notice first
 MEMORY = 4 << 30
@@ -106,20 +105,15 @@ class Workers:
     def call(self, function: Callable[..., R], *arguments: Any) -> R:
         """What the function gives or raises (errors of the package) there; `Failure` if it does not come to that."""
         with self._turn():
-            for _ in range(TRIES):
-                worker, kind = self._take(), ""
-                try:
-                    kind, answer = worker.ask((function, arguments, False), self._patience)
-                finally:
-                    self._put_back(worker, usable=kind in ("done", "raised"))
-                if kind == "done":
-                    result: R = answer
-                    return result
-                if kind == "raised":
-                    raise answer
-                if kind == "slow":
-                    raise Failure(SLOW)
-            raise Failure(CRASHED)
+            try:
+                (result,) = self._answers(function, arguments, streamed=False)
+            except Failure as failure:
+                if failure.reason != CRASHED:
+                    raise
+                # A process may also die for reasons that are not its file's: killed with all others, or out of memory.
+                (result,) = self._answers(function, arguments, streamed=False)
+            found: R = result
+            return found
 
     def stream(self, function: Callable[..., Iterator[R]], *arguments: Any) -> Generator[R, None, None]:
         """The results of a function that yields them, each as soon as it is there; errors as for `call`.
@@ -127,18 +121,23 @@ class Workers:
         It is begun once only, and its process is ended if the caller does not want the rest.
         """
         with self._turn():
-            worker, kind = self._take(), ""
-            try:
-                kind, answer = worker.ask((function, arguments, True), self._patience)
-                while kind == "item":
-                    yield answer
-                    kind, answer = worker.message(self._patience)
-            finally:
-                self._put_back(worker, usable=kind in ("done", "raised"))
-            if kind == "raised":
-                raise answer
-            if kind != "done":
-                raise Failure(SLOW if kind == "slow" else CRASHED)
+            yield from self._answers(function, arguments, streamed=True)
+
+    def _answers(
+        self, function: Callable[..., Any], arguments: tuple[Any, ...], *, streamed: bool
+    ) -> Generator[Any, None, None]:
+        worker, kind = self._take(), ""
+        try:
+            kind, answer = worker.ask((function, arguments, streamed), self._patience)
+            while kind == "item":
+                yield answer
+                kind, answer = worker.message(self._patience)
+        finally:
+            self._put_back(worker, usable=kind in ("done", "raised"))
+        if kind == "raised":
+            raise answer
+        if kind != "done":
+            raise Failure(SLOW if kind == "slow" else CRASHED)
 
     def map(self, function: Callable[[J], R], jobs: Iterable[J]) -> Iterator[tuple[J, R | Failure]]:
         """Every job with its result, in the order of completion; errors other than failures end the work."""
@@ -263,11 +262,10 @@ def _serve(connection: Connection, memory: int, niceness: int) -> None:
             function, arguments, streamed = connection.recv()
             _tick()
             try:
-                answer = ("done", function(*arguments))
-                if streamed:
-                    for item in answer[1]:
-                        _send(connection, ("item", item))
-                    answer = ("done", None)
+                result = function(*arguments)
+                for item in result if streamed else (result,):
+                    _send(connection, ("item", item))
+                answer: tuple[str, Any] = ("done", None)
             except MemoryError:
                 answer = ("raised", Failure(TOO_LARGE))
             except EquiAVError as error:
@@ -283,10 +281,8 @@ def decoded_in(workers: Workers | None, function: Callable[..., R], path: Path, 
     """`function(path, **settings)` in a worker process, or here without workers; if that fails, the file is refused."""
     if workers is None:
         return function(path, **settings)
-    try:
+    with _refused(path):
         return workers.call(partial(function, path, **settings))
-    except Failure as failure:
-        raise MediaError(path, failure.reason) from None
 
 
 def streamed_in(
@@ -295,9 +291,15 @@ def streamed_in(
     """The same for a function that yields its results."""
     if workers is None:
         yield from function(path, **settings)
-        return
+    else:
+        with _refused(path):
+            yield from workers.stream(partial(function, path, **settings))
+
+
+@contextlib.contextmanager
+def _refused(path: Path) -> Iterator[None]:
     try:
-        yield from workers.stream(partial(function, path, **settings))
+        yield
     except Failure as failure:
         raise MediaError(path, failure.reason) from None
 

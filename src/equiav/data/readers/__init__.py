@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from equiav.data.readers.audio import (
     read_speech_commands,
     read_superb_commands,
 )
-from equiav.data.readers.files import Coverage, Tree, Vocabulary, read_entries, read_vocabulary
+from equiav.data.readers.files import Coverage, Tree, read_entries, read_vocabulary
 from equiav.data.readers.video import (
     read_audioset,
     read_hmdb51,
@@ -29,17 +28,7 @@ from equiav.data.readers.video import (
 )
 from equiav.errors import DataError
 
-__all__ = [
-    "PUBLISHED",
-    "Coverage",
-    "Selection",
-    "Vocabulary",
-    "read_entries",
-    "read_published",
-    "read_retrieval_list",
-    "read_vocabulary",
-    "select",
-]
+__all__ = ["PUBLISHED", "read_entries", "read_published", "read_retrieval_list", "read_vocabulary", "select"]
 
 # By name, what a clip needs ("audio" or "video" for datasets published without the other, or judged without it), and
 # the reader of the dataset.
@@ -95,21 +84,11 @@ def read_retrieval_list(path: Path) -> list[str]:
     return ids
 
 
-@dataclass(frozen=True)
-class Selection:
-    """Rows of a set in the order of a list of ids, and the ids it does not hold."""
+def select(names: Sequence[str], ids: Iterable[str]) -> tuple[list[int], list[str]]:
+    """Finds clips by video id: the clip called so, else the first whose name goes on behind it (_000030, -1, ...).
 
-    rows: list[int]
-    missing: list[str]
-
-    def line(self) -> str:
-        """One line: how many of the list are there."""
-        wanted = len(self.rows) + len(self.missing)
-        return f"{wanted:,} listed, {len(self.rows):,} found, {len(self.missing):,} missing"
-
-
-def select(names: Sequence[str], ids: Iterable[str]) -> Selection:
-    """Finds clips by video id: the clip called so, else the first whose name goes on behind it (_000030, -1, ...)."""
+    Gives the rows in the order of the ids, and the ids that are not there.
+    """
     first: dict[str, int] = {}
     for row in sorted(range(len(names)), key=lambda r: names[r]):
         name = names[row]
@@ -118,4 +97,4 @@ def select(names: Sequence[str], ids: Iterable[str]) -> Selection:
     # Ids may hold separators themselves, so an exact name goes before any shorter reading.
     first.update({name: row for row, name in enumerate(names)})
     wanted = list(ids)
-    return Selection([first[name] for name in wanted if name in first], [name for name in wanted if name not in first])
+    return [first[name] for name in wanted if name in first], [name for name in wanted if name not in first]

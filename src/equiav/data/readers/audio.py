@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import wave
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from equiav.data.readers.files import Coverage, Listed, Tree, cover, listed, number, read_lines, read_rows, read_table
+from equiav.data.readers.files import (
+    SPLIT_WORDS,
+    Coverage,
+    Listed,
+    Tree,
+    cover,
+    listed,
+    number,
+    read_lines,
+    read_rows,
+    read_table,
+)
 from equiav.errors import DataError
 from equiav.types import Split
 
@@ -110,7 +121,6 @@ def read_fsd50k(tree: Tree) -> Coverage:
     """FSD50K by FSD50K.ground_truth: dev.csv (whose split column says train or val), eval.csv, vocabulary.csv."""
     folder = "FSD50K.ground_truth"
     vocabulary = [label for _, label, *_ in read_rows(tree.label_file("vocabulary.csv", folder=folder), 3)]
-    words: Mapping[str, Split] = {"train": "train", "val": "validation"}
     clips = []
     for part in ("dev", "eval"):
         path = tree.label_file(f"{part}.csv", folder=folder)
@@ -119,8 +129,8 @@ def read_fsd50k(tree: Tree) -> Coverage:
             labels, name = tuple(row["labels"].split(",")), row["fname"]
             if unknown := [label for label in labels if label not in vocabulary]:
                 raise DataError(f"{path}: {name} has the class {unknown[0]}, which vocabulary.csv lacks")
-            if part == "dev" and row["split"] not in words:
+            if part == "dev" and row["split"] not in ("train", "val"):
                 raise DataError(f"{path}: {name} has the split {row['split']!r}; known: train, val")
-            split: Split = "test" if part == "eval" else words[row["split"]]
+            split = SPLIT_WORDS["test" if part == "eval" else row["split"]]
             clips.append(listed(name, (f"FSD50K.{part}_audio/{name}",), labels=labels, split=split, group=name))
     return cover(tree, clips, vocabulary)

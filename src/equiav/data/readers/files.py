@@ -17,10 +17,17 @@ from equiav.types import Clip, Split
 # Where one name comes as video and as sound, the video is wanted: earlier suffixes win.
 MEDIA_SUFFIXES = (".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v", ".flv", ".wav", ".flac", ".ogg", ".mp3", ".m4a")
 LABEL_SUFFIXES = (".csv", ".json", ".txt")
+# Publishers' words for the three splits.
+SPLIT_WORDS: dict[str, Split] = {
+    "train": "train",
+    "val": "validation",
+    "validate": "validation",
+    "validation": "validation",
+    "test": "test",
+}
 
 # Published clips are at most ten seconds, or are used by their first ten, as in CAV-MAE's preparation.
 CLIP_SECONDS = 10.0
-
 
 # A clip that a label file lists: all but its path, and the names (without suffix) its file may go by.
 Listed = tuple[Clip, tuple[str, ...]]
@@ -62,30 +69,24 @@ class Tree:
         self._media: dict[str, str] = {}
         self._labels: dict[str, str] = {}
         self._folders: dict[str, None] = {}
+        ranks: dict[str, int] = {}
         # Few label files carry one name; the one nearest the root is meant.
-        for folder, _, names in sorted(
-            os.walk(root, followlinks=True), key=lambda step: (step[0].count(os.sep), step[0])
-        ):
-            for name in sorted(names):
-                self._add(folder, name)
-
-    def _add(self, folder: str, name: str) -> None:
-        stem, suffix = os.path.splitext(name)  # noqa: PTH122 - millions of names: no Path for each
-        suffix = suffix.lower()
-        path = f"{folder}{os.sep}{name}"
-        if suffix in LABEL_SUFFIXES:
-            self._labels.setdefault(name, path)
-        if suffix not in MEDIA_SUFFIXES:
-            return
-        self._folders.setdefault(folder)
-        for key in (stem, f"{folder.rpartition(os.sep)[2]}/{stem}"):
-            if key not in self._media or _rank(path) < _rank(self._media[key]):
-                self._media[key] = path
+        walk = sorted(os.walk(root, followlinks=True), key=lambda step: (step[0].count(os.sep), step[0]))
+        for folder, name in ((folder, name) for folder, _, names in walk for name in sorted(names)):
+            stem, suffix = os.path.splitext(name)  # noqa: PTH122 - millions of names: no Path for each
+            path, suffix = f"{folder}{os.sep}{name}", suffix.lower()
+            if suffix in LABEL_SUFFIXES:
+                self._labels.setdefault(name, path)
+            if suffix in MEDIA_SUFFIXES:
+                self._folders.setdefault(folder)
+                rank = MEDIA_SUFFIXES.index(suffix)
+                for key in (stem, f"{folder.rpartition(os.sep)[2]}/{stem}"):
+                    if rank < ranks.get(key, len(MEDIA_SUFFIXES)):
+                        self._media[key], ranks[key] = path, rank
 
     def find(self, stems: Iterable[str]) -> Path | None:
         """The media file of the first of these names that is there."""
-        found = (self._media[stem] for stem in stems if stem in self._media)
-        return next((Path(path) for path in found), None)
+        return next((Path(self._media[stem]) for stem in stems if stem in self._media), None)
 
     def label_files(self, *patterns: str, expected: str = "") -> list[Path]:
         """The label files whose names fit any pattern, sorted by name; none is an error if one is `expected`."""
@@ -103,53 +104,38 @@ class Tree:
         return self.label_files(name, expected=f"{folder}/{name}" if folder else name)[0]
 
 
-def _rank(path: str) -> int:
-    return MEDIA_SUFFIXES.index(os.path.splitext(path)[1].lower())  # noqa: PTH122
-
-
 def cover(tree: Tree, listed: Iterable[Listed], classes: Iterable[str], *, remarks: tuple[str, ...] = ()) -> Coverage:
     """Looks every listed clip up; a name listed twice counts once. Nothing found at all is an error."""
-    seen: set[str] = set()
-    clips: list[Clip] = []
-    missing: list[str] = []
-    sought = ""
+    wanted: dict[str, Listed] = {}
     for clip, stems in listed:
-        if clip.id in seen:
-            continue
-        seen.add(clip.id)
-        sought = sought or stems[0]
-        path = tree.find(stems)
-        if path is None:
-            missing.append(clip.id)
-        else:
-            clips.append(replace(clip, path=path))
-    if not seen:
+        wanted.setdefault(clip.id, (clip, stems))
+    if not wanted:
         raise DataError(f"{tree.root}: its label files list no clips")
+    found = {name: tree.find(stems) for name, (_, stems) in wanted.items()}
+    clips = [replace(clip, path=found[name]) for name, (clip, _) in wanted.items() if found[name]]
     if not clips:
+        sought = next(iter(wanted.values()))[1][0]
         raise DataError(
-            f"{tree.root}: none of the {len(seen)} listed clips is there; looked for {sought}.* in any folder"
+            f"{tree.root}: none of the {len(wanted)} listed clips is there; looked for {sought}.* in any folder"
         )
-    return Coverage(clips, len(seen), missing, tuple(classes), remarks)
+    missing = [name for name, path in found.items() if path is None]
+    return Coverage(clips, len(wanted), missing, tuple(classes), remarks)
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """The classes of a dataset in the order of their numbers: machine names and display names."""
-
-    mids: tuple[str, ...]
-    names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.mids)
-
-
-def read_vocabulary(path: Path) -> Vocabulary:
-    """A label file with the header index,mid,display_name; the order is that of the index."""
-    lines = list(read_table(path, ("index", "mid", "display_name")))
-    lines.sort(key=lambda line: number(line["index"], path))
-    if [number(line["index"], path) for line in lines] != list(range(len(lines))):
+def read_vocabulary(path: Path) -> dict[str, str]:
+    """Display names by machine name, in the order of the index, from a file with the header index,mid,display_name."""
+    lines = sorted(read_table(path, ("index", "mid", "display_name")), key=lambda line: number(line["index"], path))
+    names = {line["mid"]: line["display_name"] for line in lines}
+    if [number(line["index"], path) for line in lines] != list(range(len(names))):
         raise DataError(f"{path}: its indices are not 0 to {len(lines) - 1}, each once")
-    return Vocabulary(tuple(line["mid"] for line in lines), tuple(line["display_name"] for line in lines))
+    return names
+
+
+def split_word(word: str, path: Path) -> Split:
+    """A publisher's word for a split."""
+    if word not in SPLIT_WORDS:
+        raise DataError(f"{path}: unknown split {word!r}; known: {', '.join(SPLIT_WORDS)}")
+    return SPLIT_WORDS[word]
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from equiav.data.readers.files import (
+    SPLIT_WORDS,
     Coverage,
-    Listed,
     Tree,
-    Vocabulary,
     cover,
     listed,
     number,
@@ -19,18 +17,10 @@ from equiav.data.readers.files import (
     read_rows,
     read_table,
     read_vocabulary,
+    split_word,
 )
 from equiav.errors import DataError
 from equiav.types import Box, Split
-
-# Publishers' words for the three splits.
-SPLIT_WORDS: Mapping[str, Split] = {
-    "train": "train",
-    "val": "validation",
-    "validate": "validation",
-    "validation": "validation",
-    "test": "test",
-}
 
 
 def stretch_names(video: str, start: int, end: int) -> tuple[str, ...]:
@@ -47,48 +37,33 @@ def stretch_names(video: str, start: int, end: int) -> tuple[str, ...]:
     )
 
 
-def split_word(word: str, path: Path) -> Split:
-    """A publisher's word for a split."""
-    if word not in SPLIT_WORDS:
-        raise DataError(f"{path}: unknown split {word!r}; known: {', '.join(SPLIT_WORDS)}")
-    return SPLIT_WORDS[word]
-
-
 def read_audioset(tree: Tree, *, lists: Sequence[str], split: Split) -> Coverage:
     """AudioSet by its segment lists (`<list>_segments.csv`) and class_labels_indices.csv.
 
     A list has one segment of each video, so a clip is called by its video, and its file may be, too.
     """
-    vocabulary = read_vocabulary(tree.label_file("class_labels_indices.csv"))
-    paths = [tree.label_file(f"{name}_segments.csv") for name in lists]
-    clips = (clip for path in paths for clip in _audioset_segments(path, vocabulary, split))
-    return cover(tree, clips, vocabulary.names)
-
-
-def _audioset_segments(path: Path, vocabulary: Vocabulary, split: Split) -> Iterator[Listed]:
-    names = dict(zip(vocabulary.mids, vocabulary.names, strict=True))
-    for video, start, end, mids, *_ in read_rows(path, 4):
-        if unknown := [mid for mid in mids.split(",") if mid not in names]:
-            raise DataError(f"{path}: {video} has the class {unknown[0]}, which class_labels_indices.csv lacks")
-        labels = tuple(names[mid] for mid in mids.split(","))
-        stems = (*stretch_names(video, number(start, path), number(end, path)), video)
-        yield listed(video, stems, labels=labels, split=split, group=video)
+    names = read_vocabulary(tree.label_file("class_labels_indices.csv"))
+    clips = []
+    for path in [tree.label_file(f"{name}_segments.csv") for name in lists]:
+        for video, start, end, mids, *_ in read_rows(path, 4):
+            if unknown := [mid for mid in mids.split(",") if mid not in names]:
+                raise DataError(f"{path}: {video} has the class {unknown[0]}, which class_labels_indices.csv lacks")
+            labels = tuple(names[mid] for mid in mids.split(","))
+            stems = (*stretch_names(video, number(start, path), number(end, path)), video)
+            clips.append(listed(video, stems, labels=labels, split=split, group=video))
+    return cover(tree, clips, names.values())
 
 
 def read_vggsound(tree: Tree) -> Coverage:
     """VGGSound by vggsound.csv (video, start, label, split), or by train.csv and test.csv (file, label)."""
-    whole = tree.label_files("vggsound.csv")
-    if whole:
-        rows = [
-            (v, number(s, whole[0]), label, split_word(w, whole[0])) for v, s, label, w, *_ in read_rows(whole[0], 4)
-        ]
+    rows = []
+    if whole := tree.label_files("vggsound.csv"):
+        for video, second, label, word, *_ in read_rows(whole[0], 4):
+            rows.append((video, number(second, whole[0]), label, split_word(word, whole[0])))
     else:
-        parts = tree.label_files("train.csv", "test.csv", expected="vggsound.csv")
-        rows = [
-            (*video_and_start(name, path), label, split_word(path.stem, path))
-            for path in parts
-            for name, label, *_ in read_rows(path, 2)
-        ]
+        for path in tree.label_files("train.csv", "test.csv", expected="vggsound.csv"):
+            for name, label, *_ in read_rows(path, 2):
+                rows.append((*video_and_start(name, path), label, split_word(path.stem, path)))
     clips = (
         listed(f"{v}_{s:06d}", stretch_names(v, s, s + 10), labels=(label,), split=split, group=v)
         for v, s, label, split in rows
@@ -111,23 +86,19 @@ def read_vggss(tree: Tree) -> Coverage:
     """
     path = tree.label_file("vggss.json")
     entries = read_entries(path, None, ("file", "class", "bbox"))
-    clips = [_vggss_clip(entry, path) for entry in entries]
-    published = sum(len(entry["bbox"]) for entry in entries)
-    kept = sum(len(clip.boxes) for clip, _ in clips)
-    bare = sum(not clip.boxes for clip, _ in clips)
+    clips, published, kept, bare = [], 0, 0, 0
+    for entry in entries:
+        video, start = video_and_start(entry["file"], path)
+        boxes: list[Box] = []
+        for corners in entry["bbox"]:
+            x0, y0, x1, y1 = (min(max(float(value), 0.0), 1.0) for value in corners)
+            if x0 < x1 and y0 < y1:
+                boxes.append((x0, y0, x1, y1))
+        published, kept, bare = published + len(entry["bbox"]), kept + len(boxes), bare + (not boxes)
+        name, stems = f"{video}_{start:06d}", stretch_names(video, start, start + 10)
+        clips.append(listed(name, stems, labels=(entry["class"],), split="test", group=video, boxes=tuple(boxes)))
     remark = f"{published - kept} of {published} boxes have no area and are left out, {bare} clips have none"
     return cover(tree, clips, sorted({e["class"] for e in entries}), remarks=(remark,) if kept < published else ())
-
-
-def _vggss_clip(entry: dict[str, Any], path: Path) -> Listed:
-    video, start = video_and_start(entry["file"], path)
-    cut: list[Box] = []
-    for corners in entry["bbox"]:
-        x0, y0, x1, y1 = (min(max(float(value), 0.0), 1.0) for value in corners)
-        if x0 < x1 and y0 < y1:
-            cut.append((x0, y0, x1, y1))
-    name, stems = f"{video}_{start:06d}", stretch_names(video, start, start + 10)
-    return listed(name, stems, labels=(entry["class"],), split="test", group=video, boxes=tuple(cut))
 
 
 def read_msrvtt(tree: Tree) -> Coverage:

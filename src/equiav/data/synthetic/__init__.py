@@ -1,6 +1,6 @@
 """The generated world: clips of known truth, drawn and sounded from a seed."""
 
-from equiav.data.synthetic.objects import HUES, KINDS, PITCHES, RADII, TEMPI, Background, Scene, SceneObject
+from equiav.data.synthetic.objects import HUES, KINDS, PITCHES, RADII, TEMPI, Scene, SceneObject
 from equiav.data.synthetic.world import Difficulty, World
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "PITCHES",
     "RADII",
     "TEMPI",
-    "Background",
     "Difficulty",
     "Scene",
     "SceneObject",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equiav.data.synthetic.objects import KINDS, Background, Scene, SceneObject
+from equiav.data.synthetic.objects import KINDS, Scene, SceneObject
 
 Array = NDArray[np.floating[Any]]
 
@@ -92,13 +92,13 @@ def colour(hue: float, saturation: float, value: float) -> tuple[float, float, f
 
 def paint(scene: Scene, *, size: int, frames: int, rng: np.random.Generator) -> NDArray[np.uint8]:
     """The frames of the scene, (frames, 3, size, size); `rng` draws the texture and the grain."""
-    canvas = np.repeat(_backdrop(scene.background, size, rng)[None], frames, axis=0)
+    canvas = np.repeat(_backdrop(scene, size, rng)[None], frames, axis=0)
     for item in scene.objects:
         _put(canvas, item)
     # Even noise from raw bytes: a tenth of the time of a normal draw, and the eye cannot tell.
     grain = np.frombuffer(rng.bytes(canvas.size), dtype=np.uint8).astype(np.float32).reshape(canvas.shape)
     grain -= 127.5
-    grain *= 255 * scene.background.grain / 73.9  # the standard deviation of a byte
+    grain *= 255 * scene.grain / 73.9  # the standard deviation of a byte
     grain += 0.5  # to round, not to cut
     canvas += grain
     return np.clip(canvas, 0, 255, out=canvas).astype(np.uint8)
@@ -131,14 +131,14 @@ def _stretch(cells: int, size: int) -> Array:
     return weights.astype(np.float32)
 
 
-def _backdrop(background: Background, size: int, rng: np.random.Generator) -> Array:
+def _backdrop(scene: Scene, size: int, rng: np.random.Generator) -> Array:
     """(3, size, size), 0 to 255: a colour that changes slowly across the frame, and soft blotches."""
     ramp = np.linspace(-0.5, 0.5, size, dtype=np.float32)
-    shade = background.slope[0] * ramp + background.slope[1] * ramp[:, None]
-    stretch = _stretch(background.cells, size)
+    shade = scene.slope[0] * ramp + scene.slope[1] * ramp[:, None]
+    stretch = _stretch(scene.cells, size)
     # Mostly light and dark, a little colour: hue must stay a property of the objects.
-    corners = rng.standard_normal((4, background.cells, background.cells), dtype=np.float32)
+    corners = rng.standard_normal((4, scene.cells, scene.cells), dtype=np.float32)
     corners = corners[:1] + 0.35 * corners[1:]
     blotches = stretch @ corners @ stretch.T
-    flat = np.array(background.colour, dtype=np.float32)[:, None, None]
-    return np.clip(flat + shade + background.texture * blotches, 0, 1) * np.float32(255)
+    flat = np.array(scene.colour, dtype=np.float32)[:, None, None]
+    return np.clip(flat + shade + scene.texture * blotches, 0, 1) * np.float32(255)

@@ -57,23 +57,21 @@ class SceneObject:
 
 
 @dataclass(frozen=True)
-class Background:
-    """A colour, what is added to it from one side to the other, and the strength and cells of a soft texture."""
+class Scene:
+    """All that is true of a clip.
 
+    The background has a colour, to which `slope` is added from one side to the other, and a soft texture of so many
+    cells; `grain` is the noise of the frames. `loudness` is that of one voice, `noise` that of the recording, both as
+    root mean squares.
+    """
+
+    index: int
+    objects: tuple[SceneObject, ...]
     colour: tuple[float, float, float]
     slope: tuple[float, float]
     texture: float
     cells: int
     grain: float
-
-
-@dataclass(frozen=True)
-class Scene:
-    """All that is true of a clip. `loudness` is that of one voice, `noise` the recording's; both root mean squares."""
-
-    index: int
-    objects: tuple[SceneObject, ...]
-    background: Background
     loudness: float
     noise: float
     noise_tilt: float

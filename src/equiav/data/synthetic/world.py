@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equiav.data.synthetic import drawing, sounds
-from equiav.data.synthetic.objects import HUES, KINDS, RADII, Background, Scene, SceneObject
+from equiav.data.synthetic.objects import HUES, KINDS, RADII, Scene, SceneObject
 from equiav.errors import DataError
 
 Range = tuple[float, float]
@@ -85,7 +85,11 @@ class World:
         return Scene(
             index=index,
             objects=_objects(hard, rng),
-            background=_background(hard, rng),
+            colour=drawing.colour(rng.random(), rng.uniform(0.0, 0.3), rng.uniform(*hard.brightness)),
+            slope=(rng.uniform(-0.15, 0.15), rng.uniform(-0.15, 0.15)),
+            texture=rng.uniform(*hard.texture),
+            cells=int(rng.integers(3, 10)),
+            grain=rng.uniform(*hard.grain),
             loudness=loudness,
             noise=loudness * 10 ** (-rng.uniform(*hard.signal_to_noise) / 20),
             noise_tilt=rng.uniform(0.0, 0.9),
@@ -166,15 +170,3 @@ def _place(
     overlap = np.maximum(0, radii[one] + radii[two] + GAP - apart).sum(axis=1)
     best: NDArray[np.float64] = tries[overlap.argmin()]
     return best
-
-
-def _background(hard: Difficulty, rng: np.random.Generator) -> Background:
-    pale = drawing.colour(rng.random(), rng.uniform(0.0, 0.3), rng.uniform(*hard.brightness))
-    slope = rng.uniform(-0.15, 0.15, size=2)
-    return Background(
-        colour=pale,
-        slope=(float(slope[0]), float(slope[1])),
-        texture=rng.uniform(*hard.texture),
-        cells=int(rng.integers(3, 10)),
-        grain=rng.uniform(*hard.grain),
-    )
