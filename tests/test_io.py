@@ -71,8 +71,8 @@ class Disk:
 
     def __init__(self, root, monkeypatch):
         self.root, self.contents, self.names, self.seen = root, {}, {}, []
-        sync, exchange = io._sync, io._exchange
-        monkeypatch.setattr(io, "_sync", lambda path: (sync(path), self.synced(path)))
+        sync, exchange = io.sync_path, io._exchange
+        monkeypatch.setattr(io, "sync_path", lambda path: (sync(path), self.synced(path)))
         monkeypatch.setattr(io, "_exchange", lambda a, b: (exchange(a, b), self.lose_power())[0])
         for name in ("rename", "replace"):
             move = getattr(Path, name)

@@ -21,7 +21,7 @@ from equiav.build import (
 from equiav.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, save_model
 from equiav.config import Config, refusal
 from equiav.errors import CheckpointError, WeightsError
-from equiav.io import write_whole
+from equiav.io import sweep, write_whole
 from equiav.models import (
     HEAD_WIDTH,
     PREDICTOR_HEADS,
@@ -57,6 +57,7 @@ def convert(
     """Converts by what the source is; returns one sentence saying what was written."""
     if out.exists():
         raise CheckpointError(f"{out}: exists already; name a new place")
+    sweep(out)
     if source.is_dir():
         return _export(source, out, mode, class_token)
     state = read_state(source)

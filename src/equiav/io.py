@@ -46,13 +46,13 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
     the bytes are on the disk, so that a power cut does not undo the rename or empty the file.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent, sync=sync)
     _remove(draft)
     try:
         yield draft
         if sync:
             for item in [*draft.rglob("*"), draft]:
-                _sync(item)
+                sync_path(item)
         if not (draft.is_dir() and path.is_dir()):
             draft.replace(path)
         elif not _exchange(draft, path):  # then not in one step: the old one goes once the new one is there
@@ -61,11 +61,19 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[Path]:
             draft.rename(path)
             _remove(old)
         if path.is_dir():
-            _sweep(path)
+            sweep(path)
         if sync:
-            _sync(path.parent)
+            sync_path(path.parent)
     finally:
         _remove(draft)
+
+
+def make_folder(folder: Path, *, sync: bool = True) -> None:
+    """Makes a folder and those above it; `sync` waits until their names are on the disk, or what is inside may go."""
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in made if sync else ():
+        sync_path(path.parent)
 
 
 def write_whole(path: Path, content: bytes | str, *, sync: bool = True) -> None:
@@ -122,7 +130,8 @@ def check_sums(folder: Path, names: Sequence[str] = ()) -> list[str]:
         return [f"{folder}: its files cannot be read ({error})"]
 
 
-def _sync(path: Path) -> None:
+def sync_path(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk."""
     if path.is_dir() and os.name == "nt":  # folders cannot be opened there
         return
     handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
@@ -141,12 +150,17 @@ def _exchange(a: Path, b: Path) -> bool:
         return False
 
 
-def _sweep(path: Path) -> None:
-    """Removes drafts of a folder that killed processes left beside it; files may have too many neighbours for that."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        owner, _, kind = left.name.removeprefix(f".{path.name}.").partition(".")
+def sweep(path: Path) -> None:
+    """Removes drafts that killed processes left beside a file or folder.
+
+    `replacing` does so for folders; files may be written often, among too many neighbours for that.
+    """
+    # A draft inside a draft has the names of both.
+    drafts = re.compile(rf"\.+{re.escape(path.name)}(?:\.\d+\.tmp)*\.(\d+)\.(?:tmp|old)")
+    for left in path.parent.glob(f".*{glob.escape(path.name)}.*"):
+        found = drafts.fullmatch(left.name)
         # Without /proc nobody knows who is alive.
-        if kind in ("tmp", "old") and Path("/proc/self").exists() and not Path(f"/proc/{owner}").exists():
+        if found and Path("/proc/self").exists() and not Path(f"/proc/{found[1]}").exists():
             _remove(left)
 
 
@@ -169,7 +183,7 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
     except ImportError:  # no such locks there
         fcntl = None  # type: ignore[assignment]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         file = (folder / name).open("a+")
     except (OSError, ValueError) as error:
         raise EquiAVError(f"{folder}: cannot be written ({getattr(error, 'strerror', None) or error})") from error

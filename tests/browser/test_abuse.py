@@ -1,5 +1,8 @@
 """The page's API under load, under fire, and asked for what it must not give."""
 
+import socket
+import time
+
 import httpx
 import pytest
 from benchmarks.serve import ask, files_left, fire, press, send, started, upload
@@ -32,6 +35,23 @@ def test_uploads_go(run):
         before = server.files()
         assert [upload(client, name, b"nothing").status_code for name in ("a.wav", "b.png")] == [200, 200]
         assert files_left(server, before, patience=120) == 0
+
+
+@pytest.mark.parametrize("path", ["/gradio_api/upload", "/v1/embeddings"])
+def test_uploads_that_were_broken_off_go(run, path):
+    """Clients that leave in the middle of a file."""
+    parts = b'--b\r\nContent-Disposition: form-data; name="%s"; filename="a.wav"\r\n\r\n' % (
+        b"files" if "gradio" in path else b"file"
+    )
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+    with started(run, "--keep", "2") as server:
+        port = int(server.address.rpartition(":")[2])
+        before = server.files()
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(f"{head}Content-Length: 9000000\r\n\r\n".encode() + parts + bytes(4_000_000))
+                time.sleep(1)
+        assert files_left(server, before, patience=60) == 0
 
 
 def test_requests_without_end(client):

@@ -12,6 +12,7 @@ from equiav.build import build_model
 from equiav.checkpoint import load_checkpoint, save_model
 from equiav.config import load_config
 from equiav.errors import CheckpointError, ConfigError, EquiAVError, TrainingError
+from equiav.export import export
 from equiav.io import locked, replacing, write_whole
 from equiav.training.log import RunLog
 from tests.training.small import SMOKE, small_config
@@ -94,13 +95,30 @@ def test_absurd_numbers_in_meta(tmp_path, change):
     assert "\n" not in str(caught.value)
 
 
+def test_what_is_written_can_be_read_by_others(tmp_path):
+    """As far as the umask says: safetensors alone would let nobody but the owner read."""
+    config = small_config()
+    model = build_model(config).state_dict()
+    before = os.umask(0o022)
+    try:
+        save_model(tmp_path / "model", config, model, {"kind": "pretrained"}, state=model)
+        export(tmp_path / "model", tmp_path / "shared", onnx=False)
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert len(modes) == 12
+    assert modes == {path: 0o755 if (tmp_path / path).is_dir() else 0o644 for path in modes}
+
+
 def test_what_a_killed_process_left_is_swept(tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    owners = {".a.{}.tmp": gone.pid, ".a.{}.old": gone.pid, ".a.{}.tmp ": os.getppid(), ".ab.{}.tmp": gone.pid}
-    drafts = [tmp_path / name.strip().format(pid) for name, pid in owners.items()]
-    for draft in drafts:
-        draft.mkdir()
+    owners = {".a.{}.tmp": gone.pid, ".a.{}.old": gone.pid, "..a.{0}.tmp.{0}.tmp": gone.pid}
+    spared = {".a.{}.tmp": os.getppid(), ".ab.{}.tmp": gone.pid, ".a.b.{}.tmp": gone.pid, ".a.{}.tmp.jpg": gone.pid}
+    drafts, others = ([tmp_path / name.format(pid) for name, pid in of.items()] for of in (owners, spared))
+    for path in (*drafts, *others):
+        path.mkdir()
     with replacing(tmp_path / "a") as draft:
         draft.mkdir()
-    assert [draft.exists() for draft in drafts] == [False, False, True, True]  # dead; dead; alive; of another folder
+    assert not any(path.exists() for path in drafts)
+    assert all(path.exists() for path in others)  # of one who is alive; of other folders; no draft

@@ -9,9 +9,10 @@ import torch
 from PIL import Image
 
 import equiav
-from equiav.errors import EquiAVError, MediaError, ShapeError
+from equiav.build import build_model
+from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
 from equiav.evaluation import embed_dataset
-from equiav.inference import Embedder, EmbeddingError
+from equiav.inference import Embedder, EmbeddingError, LoadedModel
 from equiav.media import Workers, cuts
 from tests.inference.models import random_model, saved_model
 from tests.media.making import sine, write_media
@@ -181,6 +182,7 @@ def test_one_bad_file_alone_raises(embedder, files, embed, item, message):
     [
         ("audio", (np.zeros((16000, 33), np.float32), 16000), "a waveform is .channels, samples."),
         ("audio", (np.full(16000, np.nan, np.float32), 16000), "not finite"),
+        ("audio", (np.linspace(-1e30, 1e30, 16000, dtype=np.float32), 16000), "up to 1e.30 is too extreme to embed"),
         ("audio", (np.zeros(100, np.float32), 16000), "0.5 s are needed"),
         ("audio", (np.zeros(16000, np.uint8), 16000), "int16 or int32"),
         ("audio", (np.zeros(16000, np.float32), 3), "a sample rate of 3"),
@@ -193,6 +195,16 @@ def test_one_bad_file_alone_raises(embedder, files, embed, item, message):
 def test_arrays_that_make_no_sense(embedder, embed, item, message):
     with pytest.raises(ShapeError, match=message):
         getattr(embedder, embed)(item)
+
+
+def test_a_model_that_gives_no_numbers(files):
+    config = random_model().config
+    model = build_model(config).eval()
+    for parameter in model.parameters():
+        parameter.data.fill_(float("inf"))
+    broken = Embedder(LoadedModel(model, config, random_model().banks, {}))
+    with pytest.raises(DataError, match="vectors that are not finite"):
+        broken.audio((np.sin(np.arange(16000, dtype=np.float32)), 16000))
 
 
 def test_windows_are_the_clips_of_prepare(embedder, files):

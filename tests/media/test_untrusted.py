@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from equiav.errors import MediaError
-from equiav.media import Limits, read_audio, read_image
+from equiav.media import Limits, open_media, read_audio, read_image
 from tests.media.making import sine, write_media
 
 CLIPS = sys.modules["equiav.media.clips"]
@@ -112,6 +112,22 @@ def test_lists_of_other_files_in_memory_are_refused(tmp_path, content, padding):
     reason = "cannot be opened as media" if padding else "is a list of other files, not media"
     with pytest.raises(MediaError, match=reason):
         read_audio(padding + content.replace(b"%s", str(other).encode()))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"# VobSub index file, v7\nid: en, index: 0\ntimestamp: 00:00:00:000, filepos: 000000000\n",  # opens a.sub
+        b";FFMETADATA1\ntitle=a\n",
+        b'<svg xmlns="http://www.w3.org/2000/svg"><image href="other.png"/></svg>',
+        b"\n" * 3000 + b"c=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n",
+    ],
+)
+def test_formats_that_nobody_needs_are_not_opened(tmp_path, content):
+    write_media(tmp_path / "a.mpg", seconds=1, codecs=("mpeg2video", "mp2"), rate=32000).rename(tmp_path / "a.sub")
+    (tmp_path / "a.mp4").write_bytes(content)
+    with pytest.raises(MediaError, match="cannot be opened as media"):
+        open_media(tmp_path / "a.mp4")
 
 
 def test_hours_of_silence_are_refused_before_they_are_decoded(tmp_path, monkeypatch):

@@ -7,9 +7,12 @@ import time
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from equiav.cli import app
 from equiav.errors import MediaError
 from equiav.media import Failure, Workers, decoded_in, excerpt, read_image, read_windows, streamed_in
+from tests.inference.models import saved_model
 from tests.media.making import write_media
 
 
@@ -102,6 +105,17 @@ def test_time_is_short_while_others_wait():
         assert workers.call(len, "abc") == 3
         thread.join()
         assert 2.0 < slow[0] < 60
+
+
+@pytest.mark.parametrize("command", ["localise MODEL FILM", "localise MODEL FILM --video OUT.mp4", "augment FILM"])
+def test_commands_that_show_a_file_decode_it_elsewhere(film, tmp_path, monkeypatch, command):
+    def stuck(self, function, *arguments):
+        raise Failure("took too long")
+
+    monkeypatch.setattr(Workers, "call", stuck)
+    places = {"MODEL": saved_model(tmp_path / "model"), "FILM": film, "OUT.mp4": tmp_path / "out.mp4"}
+    result = CliRunner().invoke(app, [str(places.get(word, word)) for word in command.split()])
+    assert str(result.exception) == f"{film}: took too long"
 
 
 def test_decoding_needs_no_torch():

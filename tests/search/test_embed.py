@@ -83,6 +83,23 @@ def test_it_goes_on_after_an_interruption(embedder, videos, tmp_path, monkeypatc
     assert other.clips > done.clips
 
 
+def test_killed_while_it_tidies_up(embedder, videos, tmp_path, monkeypatch):
+    """Half of its working folder is gone: it is not taken for work to go on with, and neither is an old draft left."""
+    import equiav.search.embed as module
+
+    def killed(folder):
+        (folder / "entries.db").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(module.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            embed_files(embedder, [videos / "b.wav"], tmp_path / "v.jsonl", workers=1)
+    (tmp_path / f".v.jsonl.{2**22 + 1}.tmp").write_text("of a process that cannot be")
+    assert embed_files(embedder, [videos / "b.wav"], tmp_path / "v.jsonl", workers=1).rows == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["v.jsonl"]
+
+
 def test_the_command_and_its_refusals(videos, tmp_path):
     model = saved_model(tmp_path / "model")
     run = CliRunner().invoke(

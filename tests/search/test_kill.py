@@ -70,7 +70,7 @@ def preload(tmp_path_factory):
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs Linux and a C compiler")
     library = tmp_path_factory.mktemp("preload") / "interposed.so"
-    source = Path(__file__).with_name("interposed.c")
+    source = ROOT / "tools" / "interposed.c"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
     assert ctypes.CDLL(str(library)).arm
     return library

@@ -126,8 +126,10 @@ def augment(
     """Show a file under drawn augmentations, each above the vector that describes it."""
     from equiav.config import Config
     from equiav.evaluation import augmentation_figure
-    from equiav.media import decode
+    from equiav.media import Workers, decode, decoded_in
     from equiav.report import save
 
-    save(augmentation_figure(decode(file), Config(), count=count, seed=seed), out)
+    with Workers() as workers:
+        clip = decoded_in(workers, decode, file)
+    save(augmentation_figure(clip, Config(), count=count, seed=seed), out)
     print(f"{count} draws of {file.name}: {out}")

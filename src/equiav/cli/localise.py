@@ -55,17 +55,20 @@ def localise(
     """
     from equiav.evaluation import localise_files, localise_video
     from equiav.inference import load_model
+    from equiav.media import Workers
 
-    chosen = _method(method)
+    chosen, loaded, workers = _method(method), load_model(model), Workers()
     if video is not None:
-        seconds = localise_video(load_model(model), source, video, audio=audio, method=chosen, report=say)
+        with workers:
+            seconds = localise_video(loaded, source, video, audio=audio, method=chosen, workers=workers, report=say)
         end_line()
         print(f"{seconds:.1f} s of video: {video}")
         return
-    results = localise_files(
-        load_model(model), source, out,
-        audio=audio, frames=frames, nearest=nearest, method=chosen, seed=seed, report=say,
-    )  # fmt: skip
+    with workers:
+        results = localise_files(
+            loaded, source, out,
+            audio=audio, frames=frames, nearest=nearest, method=chosen, seed=seed, workers=workers, report=say,
+        )  # fmt: skip
     end_line()
     for skipped in results["skipped"]:
         print(f"skipped {skipped['path']}: {skipped['reason']}", file=sys.stderr)

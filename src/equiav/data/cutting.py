@@ -20,6 +20,7 @@ from PIL import Image
 from equiav.data.shards import StoredClip, flac, jpeg, pack
 from equiav.data.sources import IMAGE_SUFFIXES, split_of
 from equiav.errors import DataError, EquiAVError, MediaError
+from equiav.io import sync_path
 from equiav.media import (
     CLIP_SECONDS,
     FRAMES,
@@ -207,6 +208,7 @@ class Cutter:
             if not clips:
                 return Outcome(number, reason or dropped[0][1])
             draft.replace(path)
+            sync_path(self.folder)  # the journal, which speaks of it, may reach the disk first
         finally:
             draft.unlink(missing_ok=True)
         if reason:

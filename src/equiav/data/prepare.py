@@ -44,7 +44,7 @@ from equiav.data.shards import (
 )
 from equiav.data.sources import ordered
 from equiav.errors import DataError
-from equiav.io import Progress, locked, replacing, sha256, write_json, write_whole
+from equiav.io import Progress, locked, make_folder, replacing, sha256, write_json, write_whole
 from equiav.media import CLIP_SECONDS, CRASHED, FRAMES, Failure, Limits, Workers
 from equiav.types import Clip
 
@@ -317,7 +317,7 @@ def _write_shards(outcomes: Iterable[tuple[Outcome, list[StoredClip]]], out: Pat
     A shard is written in one go once it is full, beside its place, and moved there; the fragments it was made of
     are deleted only then. A shard that stands there already was finished by an earlier run.
     """
-    (out / SHARDS).mkdir(parents=True, exist_ok=True)
+    make_folder(out / SHARDS)
     digests: dict[str, str] = {}
     # By split the shard that is filling, and its pieces in a row: source, offset, length, and if they are its last.
     filling: dict[str, tuple[str, array[int]]] = {}

@@ -27,7 +27,7 @@ from equiav.evaluation.equivariance import interval
 from equiav.evaluation.examples import ASSETS, Examples, pixels
 from equiav.inference import LoadedModel
 from equiav.io import Progress, write_whole
-from equiav.media import HOP_SECONDS, decode, square, to_float
+from equiav.media import HOP_SECONDS, Workers, decode, decoded_in, square, to_float
 from equiav.models import AttentionPredictor, Branch, EquiAV
 from equiav.randomness import generator
 from equiav.report import heat_overlay, image_png, outlined, wav, whole_overlay
@@ -391,19 +391,20 @@ def localise_files(
     nearest: bool = False,
     method: Method | None = None,
     seed: int = 0,
+    workers: Workers | None = None,
     report: Report = silent,
 ) -> Results:
     """Overlays for a video or a folder of them: PNG files in `out`, results.json and a page; returns the results.
 
     The beginning of each file is looked at, as much as the model hears at once; `audio` asks for the audio of another
-    file instead. Files of a folder that cannot be used are skipped and listed.
+    file instead. Files of a folder that cannot be used are skipped and listed. Decoding is done by `workers`, if given.
     """
     method = method_of(model, method)
     config = model.config
     how: dict[str, Any] = {"sample_rate": config.audio.sample_rate, "seconds": config.audio.frames * HOP_SECONDS}
     other = None
     if audio:
-        other = decode(audio, frames=frames, **how).waveform
+        other = decoded_in(workers, decode, audio, frames=frames, **how).waveform
         if other is None:
             raise DataError(f"{audio}: has no sound")
     paths = {source.stem: source} if source.is_file() else named_apart(find_sources(source))
@@ -411,7 +412,7 @@ def localise_files(
     progress = Progress(len(paths), report, "localising files")
     for number, (name, path) in enumerate(paths.items(), 1):
         try:
-            shown = decode(path, frames=frames, **how)
+            shown = decoded_in(workers, decode, path, frames=frames, **how)
             record = _localised(model, shown, other, out, name, method=method, nearest=nearest, seed=seed)
             clips.append({"source": path.name if source.is_file() else str(path.relative_to(source)), **record})
         except EquiAVError as error:

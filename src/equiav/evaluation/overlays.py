@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -18,7 +19,20 @@ from equiav.evaluation.base import Report, silent
 from equiav.evaluation.localisation import Method, embed_waveform, heat_maps
 from equiav.inference import LoadedModel
 from equiav.io import Progress, replacing
-from equiav.media import HOP_SECONDS, LEAST_SECONDS, Cut, Limits, open_media, read_audio, read_clips, square, stacked
+from equiav.media import (
+    HOP_SECONDS,
+    LEAST_SECONDS,
+    Cut,
+    Limits,
+    Workers,
+    decoded_in,
+    open_media,
+    read_audio,
+    read_clips,
+    square,
+    stacked,
+    streamed_in,
+)
 from equiav.report import whole_overlay
 
 CHUNK = 1.0  # seconds of video in memory at a time
@@ -34,23 +48,25 @@ def localise_video(
     audio: Path | None = None,
     method: Method | None = None,
     limits: Limits | None = None,
+    workers: Workers | None = None,
     report: Report = silent,
 ) -> float:
     """Writes a video with the map over it and its sound (H.264 and AAC in MP4); returns its length in seconds.
 
     Every moment is compared with the audio around it, as much as the model hears at once; `audio` asks where the audio
-    of another file comes from instead, all of which is then looked for at every moment.
+    of another file comes from instead, all of which is then looked for at every moment. `workers` decode, if given.
     """
     if out.suffix.lower() != ".mp4":
         raise DataError(f"{out}: videos are written as .mp4; name the file so")
     limits, rate = limits or Limits(), model.config.audio.sample_rate
-    info = open_media(path, limits=limits)
+    info = decoded_in(workers, open_media, path, limits=limits)
     if info.video is None:
         raise DataError(f"{path}: has no video to look at")
     if info.audio is None and audio is None:
         raise DataError(f"{path}: has no sound to look for; give one with --audio")
-    own = read_audio(path, sample_rate=rate, limits=limits) if info.audio is not None else np.zeros(0, np.int16)
-    sound = own if audio is None else read_audio(audio, sample_rate=rate, limits=limits)
+    how: dict[str, Any] = {"sample_rate": rate, "limits": limits}
+    own = np.zeros(0, np.int16) if info.audio is None else decoded_in(workers, read_audio, path, **how)
+    sound = own if audio is None else decoded_in(workers, read_audio, audio, **how)
     begin, end = info.video
     fps = Fraction(min(info.fps or 25.0, FASTEST)).limit_denominator(1001)
     cuts = [Cut(start, min(CHUNK, end - start)) for start in np.arange(begin, end, CHUNK) if end - start > 1 / fps]
@@ -60,7 +76,8 @@ def localise_video(
     def frames() -> Iterator[NDArray[np.uint8]]:
         for number, cut in enumerate(cuts, 1):
             count = max(1, round(cut.seconds * fps))
-            (piece,) = read_clips(path, [cut], info, frames=count, audio=False, limits=limits)
+            look = {"cuts": [cut], "info": info, "frames": count, "audio": False, "limits": limits}
+            (piece,) = streamed_in(workers, read_clips, path, **look)
             shown = stacked(piece.frames)
             yield from _overlaid(model, shown, heard.around(cut.start + cut.seconds / 2), method)
             progress.update(number)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from equiav.errors import Busy, DataError, EquiAVError
-from equiav.io import locked, sha256
+from equiav.io import locked, sha256, sync_path
 from equiav.search.records import NEAR, SIDES, TIMES, Filter, Progress, clip_record, facts, number_of, read_clip
 from equiav.search.vectors import BLOCK, DRAFT, Numbers, Rows, row_sums, side_files
 from equiav.types import Clip
@@ -143,22 +143,13 @@ def told(folder: Path, what: str = "read") -> Iterator[None]:
         raise DataError(f"{folder / DATABASE} cannot be read ({reason}); {REMEDY}") from error
 
 
-def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def record_checksum(folder: Path, digest: str, *, changing: bool = False) -> None:
     """Writes down which database counts, as `sha256sum` does; `changing` says that a commit may have replaced it."""
     draft = folder / f".{CHECKSUM}{DRAFT}"  # always the same: what a killed process leaves is written over
     draft.write_text(f"{digest}  {DATABASE}\n" + "changing\n" * changing)
-    sync(draft)
+    sync_path(draft)
     draft.replace(folder / CHECKSUM)
-    sync(folder)
+    sync_path(folder)
 
 
 def read_checksum(folder: Path) -> tuple[str, bool]:
@@ -225,11 +216,11 @@ def place_database(folder: Path, fill: Callable[[sqlite3.Connection], None]) -> 
         sql.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN;" + SCHEMA)
         fill(sql)
         sql.execute("COMMIT")
-    sync(draft)
+    sync_path(draft)
     (folder / f"{DATABASE}-journal").unlink(missing_ok=True)  # it would be taken for one of the new database
     record_checksum(folder, sha256(draft))
     draft.replace(folder / DATABASE)
-    sync(folder)
+    sync_path(folder)
 
 
 def open_database(folder: Path, width: int, progress: Progress) -> tuple[sqlite3.Connection, bool]:
@@ -301,7 +292,7 @@ def _migrate(folder: Path, width: int, progress: Progress) -> None:
             sql.execute("PRAGMA cache_spill = OFF")
             sql.executescript("BEGIN IMMEDIATE;" + SECOND_TO_THIRD)
             _add_checksums(folder, sql, width)
-            sync(folder)
+            sync_path(folder)
             record_checksum(folder, sha256(folder / DATABASE), changing=True)
             commit(folder, sql)
 

@@ -14,7 +14,7 @@ import numpy as np
 from equiav.data import SKIPPED, read_skipped
 from equiav.errors import DataError
 from equiav.inference import Embedder
-from equiav.io import replacing, write_json, write_whole
+from equiav.io import replacing, sweep, write_json, write_whole
 from equiav.search.build import index_folder
 from equiav.search.index import INDEX, Index
 from equiav.search.records import Progress
@@ -80,13 +80,15 @@ def embed_files(
         index_folder(index, embedder, place, seconds=seconds, overlap=overlap, workers=workers, progress=progress)
         with replacing(out) as draft:
             rows = _write(index, draft, out.suffix)
+        sweep(out)
         clips = len(index)
     finally:
         index.close()
     reasons = list(read_skipped(work)) if (work / SKIPPED).is_file() else []
     listed = out.with_name(f"{out.stem}.{SKIPPED}")
     if reasons:
-        shutil.copyfile(work / SKIPPED, listed)
+        write_whole(listed, (work / SKIPPED).read_bytes())
+    (work / SETTINGS).unlink()  # first: half of a folder would be taken for unfinished work
     shutil.rmtree(work)
     return EmbeddedFiles(rows, clips, len(reasons), listed if reasons else None)
 

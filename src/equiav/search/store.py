@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.errors import DataError, EquiAVError
-from equiav.io import locked
+from equiav.io import locked, sync_path
 from equiav.search import database
 from equiav.search import vectors as files
 from equiav.search.database import told
@@ -368,7 +368,7 @@ class LocalStore:
                 return
             sql.execute("UPDATE state SET generation = generation + 1")
             used = {file for (file,) in sql.execute("SELECT file FROM sides")}
-            database.sync(self.folder)  # names of new files, before what refers to them
+            sync_path(self.folder)  # names of new files, before what refers to them
             database.commit(self.folder, sql)
             for pattern in ("*.faiss", f".*.faiss.*{files.DRAFT}"):
                 for path in [path for path in self.folder.glob(pattern) if path.name not in used]:

@@ -35,7 +35,7 @@ from equiav.distributed import broadcast_flag, everyone, gather, rank, world_siz
 from equiav.errors import Busy, CheckpointError, ConfigError, DataError, EquiAVError, TrainingError
 from equiav.evaluation import Evaluator, Reconstruction, Retrieval
 from equiav.inference import LoadedModel, with_banks
-from equiav.io import locked
+from equiav.io import locked, make_folder
 from equiav.models import EmbeddingModel, cavmae_from_vits, load_strict
 from equiav.objectives import EquiAVObjective, Objective, StepDraws
 from equiav.training.log import Progress, RunLog
@@ -92,7 +92,7 @@ def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
 def prepare_folder(out: Path) -> None:
     """Makes the folder of a run and tries to write there, before anything expensive."""
     try:
-        (out / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        make_folder(out / CHECKPOINTS)
         probe = out / f".probe-{rank()}"
         probe.touch()
         probe.unlink()
