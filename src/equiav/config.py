@@ -392,7 +392,7 @@ class ClassifierConfig(Section):
 
 
 class AudioAugmentConfig(Section):
-    """Ranges of the spectrogram's augmentations; `crop_aspect` is time over frequency."""
+    """Ranges of the spectrogram's augmentations; `crop_aspect` is time over frequency. Those named in `off` stay out."""
 
     crop_area: Area = (0.08, 1.0)
     crop_aspect: Range = (0.667, 1.25)
@@ -400,15 +400,17 @@ class AudioAugmentConfig(Section):
     blur_sigma: Range = (0.1, 2.0)
     mask_time: Share = 192 / 1024
     mask_frequency: Share = 48 / 128
+    off: tuple[Literal["shift", "specaugment", "crop", "jitter", "blur", "flip"], ...] = ()
 
 
 class VisualAugmentConfig(Section):
-    """Ranges of the frame's augmentations."""
+    """Ranges of the frame's augmentations. Those named in `off` stay out: a mirrored digit is no digit."""
 
     crop_area: Area = (0.08, 1.0)
     crop_aspect: Range = (3 / 4, 4 / 3)
     jitter: tuple[Share, Share, Share, Hue] = (0.4, 0.4, 0.4, 0.1)
     blur_sigma: Range = (0.1, 2.0)
+    off: tuple[Literal["crop", "jitter", "blur", "flip", "grey"], ...] = ()
 
 
 class AugmentConfig(Section):
