@@ -28,6 +28,8 @@ RENAMED = {
 RENAMED_VALUES = {"data.anchor": {"sound": "audio", "image": "visual"}}
 # Keys that came after the first format of recipes; `canonical_dump` leaves them out while they are at their defaults.
 ADDED = (
+    "augment.audio.off",
+    "augment.visual.off",
     "objective.kind",
     "objective.options",
     "objective.masked",
@@ -49,6 +51,7 @@ ADDED = (
     "optim.lr_scales",
     "optim.lora",
     "train.views",
+    "train.keep_spectrograms",
     "train.report_to",
     "data.splits",
     "train.timeout",

@@ -24,7 +24,7 @@ import yaml
 
 from equiav.build import resolve
 from equiav.checkpoint import CHECKPOINTS, CONFIG, checkpoints_of, load_checkpoint
-from equiav.config import Config, load_config, parse_config
+from equiav.config import Config, load_config, parse_config, with_earlier_defaults
 from equiav.errors import EquiAVError, TrainingError
 from equiav.evaluation import RESULTS
 from equiav.inference import load_model
@@ -305,7 +305,8 @@ def _measured(run: Run, out: Path, todo: frozenset[str], record: Record, progres
     """The record with what was missing added."""
     rows = sorted({*record.get("rows", []), *run.wanted_by})
     known = {"key": run.key, "scale": run.scale, "seed": run.seed, "rows": rows}
-    recipe = training_recipe(run.config) if run.trained else portable(run.config)
+    # What is only counted does not depend on how inputs are drawn: neither its key nor its record names that.
+    recipe = training_recipe(run.config) if run.trained else portable(with_earlier_defaults(run.config))
     record = {**record, **known, "recipe": run.recipe.name, "config": recipe}
     if run.start is not None:
         record["start"] = training_recipe(run.start)
