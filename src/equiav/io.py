@@ -259,7 +259,7 @@ def _commit() -> str:
     try:
         # An environment may lie inside another project's checkout: only a tracked file speaks for its commit.
         _git(here.parent, "ls-files", "--error-unmatch", here.name)
-        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return _installed_commit()
 
