@@ -61,9 +61,8 @@ class PipelineDraw(dict[str, Draw]):
 
 def neutral(part: Augmentation, batch: int) -> Draw:
     """Draws that change nothing: the default of a part that can be off; the whole box of a crop that never is."""
-    if isinstance(part, RandomResizedCrop) and part.p == 1:
-        return Draw(torch.ones(batch, dtype=torch.bool), torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(batch, 1))
-    return _with_chance(part, 0.0).sample(batch, torch.Generator())  # off: nothing of what is drawn remains
+    own = getattr(part, "neutral", None)
+    return own(batch) if own else _with_chance(part, 0.0).sample(batch, torch.Generator())
 
 
 def _with_chance(part: Augmentation, p: float) -> Augmentation:

@@ -19,6 +19,7 @@ from equiav.checkpoint import Digest
 from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
 from equiav.inference.items import Picture, Sound, Video, film, frames_of, kind_of, waveform_of
 from equiav.inference.model import LoadedModel
+from equiav.inference.text import embed_text
 from equiav.inference.windows import Vector, Window, audible
 from equiav.media import (
     CLIP_SECONDS,
@@ -168,6 +169,10 @@ class Embedder:
             return self._spectrogram(cut), self._square(film(frames))
 
         return self._all(items, read, errors)
+
+    def text(self, items: str | list[str]) -> Vector:
+        """Text, one or a list, for models that have learnt some; of a long text its first words count."""
+        return embed_text(self.model, items, self.batch)
 
     def windows(
         self,

@@ -86,7 +86,7 @@ class AudioReader:
         if setup != self.setup:
             self._flush()
             self.setup = setup
-        with refusing(self.path, "its sound cannot be resampled"):
+        with refusing(self.path, "its sound cannot be resampled ({})"):
             self._store(self._resample(frame))
 
     def _place(self, frame: Any) -> None:
@@ -205,7 +205,7 @@ class VideoReader:
             self.shown, self.image = self.coming[1], None
             self.coming = self._next()
         if self.image is None and self.shown is not None:
-            with refusing(self.path, "its picture cannot be converted"):
+            with refusing(self.path, "its picture cannot be converted ({})"):
                 self.image = self._convert(self.shown)
         return self.image
 
