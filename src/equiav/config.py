@@ -591,11 +591,8 @@ class TrainConfig(Section):
     shrink_batch: bool = False
     micro_batch: Positive | None = None
     checkpoint_activations: bool = False
-    block and computes the rest again for the gradient: the same numbers, less memory, more time. `compile` gives the
-    blocks of encoders to torch.compile: the same losses to rounding. `views` limits what is drawn for a clip, and can
-    store what frozen encoders make of it. `keep_spectrograms` computes the spectrogram of every training clip once and
-    keeps it in memory (in each worker): the same numbers, for collections that fit. `report_to` are the trackers that
-    get every number of log.jsonl.
+    compile: bool = False
+    keep_spectrograms: bool = False
     epochs: PositiveFloat | None = None
     steps: Positive | None = None
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
