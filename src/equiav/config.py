@@ -375,7 +375,7 @@ class ClassifierConfig(Section):
 
 
 class AudioAugmentConfig(Section):
-    """Ranges of the spectrogram's augmentations; `crop_aspect` is time over frequency. Those named in `off` stay out."""
+    """Ranges of the spectrogram's augmentations; `crop_aspect` is time over frequency. Those in `off` stay out."""
 
     crop_area: Area = (0.08, 1.0)
     crop_aspect: Range = (0.667, 1.25)
