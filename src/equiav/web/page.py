@@ -20,6 +20,7 @@ from equiav.web.limits import BROKEN, spoken
 from equiav.web.map import Map
 from equiav.web.security import one_line, uploaded
 from equiav.web.service import Kind, Service
+from equiav.web.words import Words, checked_words, words_tab
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ class Page(gr.Blocks):
     def _checked(self, block: Any, value: Any) -> Any:
         if value is None or (isinstance(block, gr.Dataset) and isinstance(value, int)):  # which example was clicked
             return value
+        if isinstance(block, gr.Textbox | gr.Radio):
+            return checked_words(value)
         path = value.get("path") if isinstance(value, dict) else None
         return {"path": str(uploaded(path, self.uploads)), "meta": META}
 
@@ -104,6 +107,9 @@ def build_page(service: Service, examples: Examples, uploads: Path) -> Page:
                 _search_tab(service, guard, "image", _picture("A picture"), examples.pictures, shared)
             with gr.Tab("Video"):
                 _search_tab(service, guard, "video", _video("A video"), examples.films, shared)
+            if Words.possible(service):
+                with gr.Tab("Words"):
+                    words_tab(service, shared)
             with gr.Tab("Where is it?"):
                 _locate_tab(service, guard, examples, shared)
             with gr.Tab("Map"):
