@@ -66,6 +66,16 @@ def test_bytes_are_on_the_disk_before_the_name_and_the_name_after(tmp_path, monk
     assert {str(draft), str(draft / "in"), str(draft / "in/side")} == set(happened[: happened.index("moved")])
 
 
+def test_names_of_new_folders_are_on_the_disk(tmp_path, monkeypatch):
+    """Or all that is inside would go with them."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink()))
+    write_whole(tmp_path / "a/b/c.txt", "text")
+    with locked(tmp_path / "d/e"):
+        pass
+    assert {tmp_path, tmp_path / "a", tmp_path / "a/b", tmp_path / "d"} <= set(synced)
+
+
 class Disk:
     """What of a folder is on the disk after each step, by what was synced: contents of files, names in folders."""
 

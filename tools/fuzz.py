@@ -1,6 +1,7 @@
 """Hostile input of every kind, and whatever is not a clean refusal.
 
-    python tools/fuzz.py --minutes 30 [--only media,checkpoints,indexes,shards,manifests,http] [--seed 0]
+    python tools/fuzz.py --minutes 30 [--only media,archives,checkpoints,indexes,shards,manifests,http]
+        [--seed 0] [--results fuzz.json]
 
 Makes a small file of every kind, changes it at random and hands it over, again and again. It must be refused in one
 line or used; a traceback, a hang, a dead process, memory over the bound, a status of 500, or an answer other than that
@@ -15,19 +16,22 @@ import json
 import random
 import shutil
 import sys
+import tarfile
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -40,7 +44,9 @@ from equiav.config import load_config
 from equiav.data import CavMaeDataset, ShardDataset, find_sources, prepare, read_cavmae, read_paired
 from equiav.errors import EquiAVError
 from equiav.inference import Embedder, load_model
+from equiav.io import provenance, write_json
 from equiav.media import Failure, Workers, excerpt, read_audio, read_image, read_windows
+from equiav.models import read_state
 from equiav.report import wav
 from equiav.search import Index, index_media
 from equiav.web import write_film
@@ -48,7 +54,7 @@ from equiav.web import write_film
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = ("data.count=24", "train.batch=8", "data.test=4")
 SECONDS, MEMORY = 60.0, 3 << 30
-KINDS = ("media", "checkpoints", "indexes", "shards", "manifests", "http")
+KINDS = ("media", "archives", "checkpoints", "indexes", "shards", "manifests", "http")
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,14 @@ def read_list(path: Path) -> None:
         find_sources(path)
 
 
+def read_archive(path: Path) -> None:
+    """A collection in a tar, or weights of others; what a change leaves whole is used."""
+    if path.suffix == ".tar":
+        read_paired(path, size=8)
+    else:
+        read_state(path)
+
+
 # The files that are changed
 
 
@@ -173,6 +187,18 @@ def make_lists(folder: Path, media: Path) -> list[Path]:
     return [folder / n for n in ("manifest.csv", "cavmae.json", "list.txt", "table.csv", "table.jsonl", "recipe.yaml")]
 
 
+def make_archives(folder: Path, lists: Path) -> None:
+    """A collection paired by class as a tar, and weights in every form that `convert` reads."""
+    folder.mkdir()
+    with tarfile.open(folder / "paired.tar", "w") as tar:
+        for name in ("manifest.csv", "audio", "frames"):
+            tar.add(lists / name, f"paired/{name}")
+    state = {f"x{i}": torch.full((3, 5), float(i)) for i in range(4)}
+    torch.save({"model": state, "epoch": 3}, folder / "new.pth")
+    torch.save({"model": state}, folder / "legacy.pth", _use_new_zipfile_serialization=False)
+    save_file(state, folder / "weights.safetensors")
+
+
 class Corpus:
     """The unharmed files, made when they are first asked for."""
 
@@ -185,6 +211,12 @@ class Corpus:
         if not (self.home / "lists").is_dir():
             make_lists(self.home / "lists", self.home / "media")
         return sorted(p for p in (self.home / "lists").iterdir() if p.is_file())
+
+    def archives(self) -> list[Path]:
+        """Archives and weights."""
+        if not (self.home / "archives").is_dir():
+            make_archives(self.home / "archives", self.lists()[0].parent)
+        return sorted((self.home / "archives").iterdir())
 
     def folder(self, kind: str) -> tuple[Path, Any]:
         """A folder of checkpoints, indexes or shards, and the right answer."""
@@ -222,17 +254,18 @@ def of_files(kind: str, corpus: Corpus, workers: Workers, seed: int) -> Finding 
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(dir=corpus.home) as place:
         expected, target = None, Path(place)
-        if kind in ("media", "manifests"):
-            chosen = rng.choice(corpus.media if kind == "media" else corpus.lists())
+        if kind in ("media", "manifests", "archives"):
+            chosen = rng.choice({"media": lambda: corpus.media, "manifests": corpus.lists}.get(kind, corpus.archives)())
             if kind == "manifests":
                 shutil.copytree(chosen.parent, target / "lists")
                 target = target / "lists" / chosen.name
                 target.write_bytes(mutated_text(chosen.read_text(), rng))
             else:
-                target = target / rng.choice([chosen.name, rng.choice(corpus.media).name, "a%03d.png", "x"])
+                others = [rng.choice(corpus.media).name, "a%03d.png", "x"] if kind == "media" else []
+                target = target / rng.choice([chosen.name, *others])
                 content = chosen.read_bytes()
                 target.write_bytes(content if rng.random() < 0.1 else mutated(content, rng))
-            function: Callable[..., Any] = read_media if kind == "media" else read_list
+            function: Callable[..., Any] = {"media": read_media, "manifests": read_list}.get(kind, read_archive)
         else:
             whole, expected = corpus.folder(kind)
             target = target / "changed"
@@ -347,6 +380,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(KINDS), help="kinds, separated by commas")
     parser.add_argument("--seed", type=int, default=0, help="of the first case")
     parser.add_argument("--case", type=int, help="only the case of this seed")
+    parser.add_argument("--results", type=Path, help="a JSON file to write")
     given = parser.parse_args()
     kinds = tuple(given.only.split(","))
     if unknown := sorted(set(kinds) - set(KINDS)):
@@ -355,6 +389,10 @@ def main() -> None:
         tried, findings = fuzz(kinds, minutes=60.0, seed=given.case, most=1)
     else:
         tried, findings = fuzz(kinds, minutes=given.minutes, seed=given.seed)
+    if given.results:
+        record = {"minutes": given.minutes, "seed": given.seed, "cases": dict(tried)}
+        found = [asdict(finding) for finding in findings]
+        write_json(given.results, {**record, "findings": found, "provenance": provenance()})
     print(f"{dict(tried)} cases, {len(findings)} findings")
     sys.exit(1 if findings else 0)
 
