@@ -6,7 +6,7 @@ BASE := $(VENV)/.installed
 STAMP := $(VENV)/.installed-dev
 WORKERS ?= 2
 
-.PHONY: env demo test check fast format docs release-check clean
+.PHONY: env demo test test-cuda check fast format docs release-check clean
 
 env: $(BASE)
 
@@ -15,6 +15,10 @@ demo: $(BASE)
 
 test: $(STAMP)
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
+
+# On a machine with a CUDA GPU: what only a GPU can show, in a few minutes. Elsewhere every test says why it is skipped.
+test-cuda: $(STAMP)
+	$(BIN)/python -m pytest -rs -m cuda tests/cuda
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

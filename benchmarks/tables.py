@@ -12,7 +12,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -288,21 +288,17 @@ def recipe_keys() -> str:
     """Every section of a recipe: what it is for, its keys, their values and defaults."""
     from equiav import config
 
-    places = {"data": ("World", "Shards", "Paired", "CavMae", "ForeignData"), "modalities.NAME": ("Modality",)}
-    for place, name in (
-        ("model.encoder", "Encoder"), ("model.predictor", "Predictor"), ("model.heads", "Heads"),
-        ("objective", "Objective"), ("objective.weights", "Weights"), ("optim", "Optim"), ("optim.lora", "Lora"),
-        ("train", "Train"), ("train.views", "Views"),
-        ("audio", "Audio"), ("visual", "Visual"), ("augment", "Augment"), ("augment.audio", "AudioAugment"),
-        ("augment.visual", "VisualAugment"), ("bank", "Bank"), ("classifier", "Classifier"), ("finetune", "Finetune"),
-        ("finetune.audio", "FinetuneAudio"), ("finetune.visual", "FinetuneVisual"),
-    ):  # fmt: skip
-        places[place] = (name,)
+    places: dict[str, list[type[config.Section]]] = {}
+    for section in typing.get_args(typing.get_args(config.DataConfig)[0]):
+        places.setdefault("data", []).append(typing.get_args(section)[0])
+    places["modalities.NAME"] = [config.ModalityConfig]
+    for place, section in nested(config.Config):
+        if all(section not in known for known in places.values()):  # encoders of one modality are like the shared one
+            places[place] = [section]
     parts = []
-    for place, names in places.items():
-        for name in names:
-            section = getattr(config, f"{name}Config")
-            kind = section.model_fields["kind"].default if len(names) > 1 else ""
+    for place, sections in places.items():
+        for section in sections:
+            kind = section.model_fields["kind"].default if len(sections) > 1 else ""
             title = f"## {place}" + (f", kind {kind if isinstance(kind, str) else 'module:attribute'}" if kind else "")
             rows = [
                 [f"`{key}`", values_of(field.annotation), default_of(field)]
@@ -310,6 +306,18 @@ def recipe_keys() -> str:
             ]  # fmt: skip
             parts += [title, inspect.getdoc(section) or "", markdown(["key", "values", "default"], rows)]
     return "\n\n".join(parts)
+
+
+def nested(section: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """The sections inside a section, with their places, data and further modalities apart."""
+    from equiav.config import Section
+
+    for key, field in section.model_fields.items():
+        for part in (field.annotation, *typing.get_args(field.annotation)):
+            if key not in ("data", "modalities") and isinstance(part, type) and issubclass(part, Section):
+                if not all(isinstance(inner.default, Section) for inner in part.model_fields.values()):
+                    yield f"{place}{key}", part
+                yield from nested(part, f"{place}{key}.")
 
 
 def values_of(annotation: Any) -> str:
@@ -321,7 +329,8 @@ def values_of(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return ", ".join(f"`{value}`" for value in typing.get_args(annotation))
     if typing.get_origin(annotation) is tuple:
-        return f"{len(typing.get_args(annotation))} numbers"
+        first, *others = typing.get_args(annotation)
+        return f"list of {values_of(first)}" if others == [...] else f"{1 + len(others)} numbers"
     words = {bool: "`true`, `false`", int: "integer", float: "number", str: "text", type(None): "`null`"}
     return words.get(annotation, "mapping")
 

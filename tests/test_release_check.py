@@ -4,7 +4,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.release_check import INFERENCE, SOURCE, Unfit, commands, environment, run, sdist_faults, wheel_faults
+from tools.release_check import (
+    INFERENCE,
+    SOURCE,
+    Unfit,
+    commands,
+    environment,
+    metadata_faults,
+    run,
+    sdist_faults,
+    wheel_faults,
+)
 
 from equiav.cli import app
 from equiav.training import Trainer
@@ -30,6 +40,27 @@ def test_a_wheel_must_be_whole(lost):
     assert wheel_faults(whole_wheel() - {lost}, SOURCE) == [
         f"the wheel lacks {lost.removeprefix('equiav-1.dist-info/')}"
     ]
+
+
+def test_metadata_say_what_an_index_shows():
+    lines = ["Metadata-Version: 2.4", "Name: equiav", "Summary: s", "Author: a", "License-Expression: Apache-2.0",
+             "Keywords: k", "Project-URL: Paper, https://arxiv.org/abs/2403.09502", "Requires-Python: >=3.10",
+             "Description-Content-Type: text/markdown"]  # fmt: skip
+    whole = "\n".join(lines) + "\n\n# equiav\n"
+    assert metadata_faults(whole) == []
+    assert metadata_faults(whole.replace(lines[6] + "\n", "")) == ["the metadata lack Project-URL"]
+    assert metadata_faults(whole.replace("markdown", "plain")) == ["the metadata lack a long description in Markdown"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python reads TOML since 3.11")
+def test_the_project_has_links_and_a_licence_file():
+    import tomllib
+
+    project = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]
+    assert all(url.startswith("https://") for url in project["urls"].values())
+    assert "Paper" in project["urls"]
+    assert project["readme"] == "README.md"
+    assert all((SOURCE / name).is_file() for name in project["license-files"])
 
 
 def test_nothing_strange_in_a_wheel():

@@ -100,8 +100,9 @@ def new_environment(folder: Path) -> Path:
 def build(source: Path, folder: Path) -> tuple[Path, Path]:
     """Sdist and wheel."""
     programs = new_environment(folder / "builder")
-    run([programs / "python", "-m", "pip", "install", "--quiet", "build"], folder)
+    run([programs / "python", "-m", "pip", "install", "--quiet", "build", "twine"], folder)
     run([programs / "python", "-m", "build", "--outdir", folder / "dist", source], folder)
+    run([programs / "python", "-m", "twine", "check", "--strict", *sorted((folder / "dist").iterdir())], folder)
     (sdist,), (wheel,) = ((folder / "dist").glob(pattern) for pattern in ("*.tar.gz", "*.whl"))
     return sdist, wheel
 
@@ -134,10 +135,23 @@ def sdist_faults(names: Iterable[str], size: int) -> list[str]:
     return faults + ([f"the sdist has {size / 1e6:.0f} MB"] if size > SDIST_MB * 1e6 else [])
 
 
+def metadata_faults(text: str) -> list[str]:
+    """What a package index would show nothing of."""
+    wanted = ("Summary", "Author", "License-Expression", "Keywords", "Project-URL", "Requires-Python")
+    head = text.partition("\n\n")[0].splitlines()
+    faults = [f"the metadata lack {name}" for name in wanted if not any(line.startswith(f"{name}: ") for line in head)]
+    if "Description-Content-Type: text/markdown" not in head or "# equiav" not in text:
+        faults.append("the metadata lack a long description in Markdown")
+    return faults
+
+
 def look_inside(sdist: Path, wheel: Path, source: Path) -> None:
     """Refuses archives with something missing or something strange."""
     with zipfile.ZipFile(wheel) as archive, tarfile.open(sdist) as tar:
         faults = wheel_faults(archive.namelist(), source) + sdist_faults(tar.getnames(), sdist.stat().st_size)
+        for name in archive.namelist():
+            if name.endswith(".dist-info/METADATA"):
+                faults += metadata_faults(archive.read(name).decode())
     if faults:
         raise Unfit("\n".join(faults))
     say(f"{sdist.name}: {sdist.stat().st_size / 1e6:.1f} MB; {wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB")

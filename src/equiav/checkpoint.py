@@ -119,15 +119,13 @@ def save_model(
 
 def checkpoints_of(run: Path) -> list[tuple[int, Path]]:
     """The checkpoints of a run with their steps, oldest first; half-written ones are never among them."""
-    found = [
-        (int(p.name[len(STEP) :]), p) for p in (run / CHECKPOINTS).glob(f"{STEP}*") if p.name[len(STEP) :].isdigit()
-    ]
-    return sorted(found)
+    steps = {path.name.removeprefix(STEP): path for path in (run / CHECKPOINTS).glob(f"{STEP}*")}
+    return sorted((int(step), path) for step, path in steps.items() if step.isdigit())
 
 
 def resolve(path: Path) -> Path:
     """A checkpoint folder as it is; of a run the one that validation chose, else its newest; hf:owner/name fetched."""
-    if str(path).startswith(hub.PREFIX):
+    if hub.on_hub(path):
         return hub.fetch(path)
     if (path / BEST / META).is_file():
         return path / BEST
@@ -202,15 +200,15 @@ def verify_checkpoint(path: Path) -> list[str]:
             return [f"{path}: neither a checkpoint nor a run with one"]
     problems = []
     for folder in folders:
-        found = [f"{problem}; {RESTORE}" for problem in check_sums(folder)]
+        if found := [f"{problem}; {RESTORE}" for problem in check_sums(folder)]:
+            problems += found
+            continue
         try:
-            if not found:
-                load_checkpoint(folder)
-            if not found and (folder / STATE).is_file():
+            load_checkpoint(folder)
+            if (folder / STATE).is_file():
                 load_state(folder)
         except EquiAVError as error:
-            found = [str(error)]
-        problems += found
+            problems.append(str(error))
     return problems
 
 

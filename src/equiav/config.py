@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
@@ -16,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 from equiav.errors import ConfigError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # Old names of keys: still read in recipes, overrides and stored checkpoints, never written.
 RENAMED = {
@@ -28,31 +31,12 @@ RENAMED = {
 RENAMED_VALUES = {"data.anchor": {"sound": "audio", "image": "visual"}}
 # Keys that came after the first format of recipes; `canonical_dump` leaves them out while they are at their defaults.
 ADDED = (
-    "objective.kind",
-    "objective.options",
-    "objective.masked",
-    "objective.contrast",
-    "model.encoder.kind",
-    "model.encoder.options",
-    "model.encoder.name",
-    "model.encoder.revision",
-    "model.encoder.architecture",
-    "model.predictor.options",
-    "model.audio",
-    "model.visual",
-    "model.joint_depth",
-    "modalities",
-    "data.mismatched",
-    "visual.mean",
-    "visual.std",
-    "optim.freeze",
-    "optim.lr_scales",
-    "optim.lora",
-    "train.views",
-    "train.report_to",
-    "data.splits",
-    "train.timeout",
-)
+    "objective.kind", "objective.options", "objective.masked", "objective.contrast", "model.encoder.kind",
+    "model.encoder.options", "model.encoder.name", "model.encoder.revision", "model.encoder.architecture",
+    "model.predictor.options", "model.audio", "model.visual", "model.joint_depth", "modalities", "data.mismatched",
+    "visual.mean", "visual.std", "optim.freeze", "optim.lr_scales", "optim.lora", "train.views", "train.report_to",
+    "data.splits", "train.timeout",
+)  # fmt: skip
 # Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
 CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
 KINDS = ("pretrain", "finetune", "ablation")  # of recipes that come with the package
@@ -87,9 +71,16 @@ def _at_most_all(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
-def _bound_tokens(count: int) -> None:
-    if count > MOST_TOKENS:
+def _check_patches(patch: int, *sides: int) -> None:
+    if any(side % patch for side in sides):
+        raise ValueError(f"{' x '.join(map(str, sides))} is not a multiple of the patch {patch}")
+    if (count := math.prod(side // patch for side in sides)) > MOST_TOKENS:
         raise ValueError(f"{count} patches are too many (at most {MOST_TOKENS})")
+
+
+def _check_width(width: int, heads: int) -> None:
+    if width % heads or width % 4:
+        raise ValueError(f"width {width} must be a multiple of 4 and of heads {heads}")
 
 
 def _part(value: str) -> str:
@@ -225,11 +216,17 @@ class CavMaeConfig(Section):
     fallback: bool = False
 
 
-class ForeignDataConfig(Section):
+class ModalityConfig(Section):
+    """A modality beside audio and visual: `text`, or `kind` names its specification as `module:attribute`."""
+
+    kind: Annotated[str, _name("text")]
+    options: Options = Field(default_factory=dict)
+
+
+class ForeignDataConfig(ModalityConfig):
     """A dataset of the user's own: `kind` names it as `module:attribute`, `options` are its arguments."""
 
     kind: Annotated[str, _name()]
-    options: Options = Field(default_factory=dict)
     balanced: bool = False
 
 
@@ -267,9 +264,7 @@ class AudioConfig(Section):
 
     @model_validator(mode="after")
     def _patches_fit(self) -> AudioConfig:
-        if self.frames % self.patch or self.bins % self.patch:
-            raise ValueError(f"{self.frames} x {self.bins} is not a multiple of the patch {self.patch}")
-        _bound_tokens(self.frames // self.patch * (self.bins // self.patch))
+        _check_patches(self.patch, self.frames, self.bins)
         return self
 
 
@@ -283,17 +278,8 @@ class VisualConfig(Section):
 
     @model_validator(mode="after")
     def _patches_fit(self) -> VisualConfig:
-        if self.size % self.patch:
-            raise ValueError(f"{self.size} is not a multiple of the patch {self.patch}")
-        _bound_tokens((self.size // self.patch) ** 2)
+        _check_patches(self.patch, self.size, self.size)
         return self
-
-
-class ModalityConfig(Section):
-    """A modality beside audio and visual: `text`, or `kind` names its specification as `module:attribute`."""
-
-    kind: Annotated[str, _name("text")]
-    options: Options = Field(default_factory=dict)
 
 
 class EncoderConfig(_Chosen):
@@ -318,22 +304,18 @@ class EncoderConfig(_Chosen):
     norm_augmented: bool = False
 
     @model_validator(mode="after")
-    def _of_transformers(self) -> EncoderConfig:
+    def _consistent(self) -> EncoderConfig:
         if (self.kind == "transformers") != (self.name is not None):
             raise ValueError("kind transformers and a name belong together")
         if self.kind != "transformers" and (self.revision or self.architecture):
             raise ValueError("revision and architecture are for kind transformers")
-        return self
-
-    @model_validator(mode="after")
-    def _named_or_explicit(self) -> EncoderConfig:
         explicit = [self.width, self.depth, self.heads]
         if self.size is None and None in explicit:
             raise ValueError("give a size, or all of width, depth and heads")
         if self.size is not None and any(value is not None for value in explicit):
             raise ValueError("width, depth and heads need size: null")
-        if self.width is not None and self.heads is not None and (self.width % self.heads or self.width % 4):
-            raise ValueError(f"width {self.width} must be a multiple of 4 and of heads {self.heads}")
+        if self.width is not None and self.heads is not None:
+            _check_width(self.width, self.heads)
         return self
 
 
@@ -379,8 +361,8 @@ class ModelConfig(Section):
 
     def encoder_for(self, modality: str) -> EncoderConfig:
         """The encoder of a modality: its own, else the shared one."""
-        own = {"audio": self.audio, "visual": self.visual}.get(modality, BranchConfig())
-        return own.encoder or self.encoder
+        own = {"audio": self.audio.encoder, "visual": self.visual.encoder}.get(modality)
+        return own or self.encoder
 
 
 class ClassifierConfig(Section):
@@ -449,8 +431,7 @@ class DecoderConfig(Section):
 
     @model_validator(mode="after")
     def _divisible(self) -> DecoderConfig:
-        if self.width % self.heads or self.width % 4:
-            raise ValueError(f"width {self.width} must be a multiple of 4 and of heads {self.heads}")
+        _check_width(self.width, self.heads)
         return self
 
 
@@ -705,7 +686,7 @@ class Config(Section):
 
 def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:
     """Reads a recipe and applies `key.sub=value` overrides, values read as YAML."""
-    tree = _current_names(_mapping(read_yaml(path) or {}, str(path)), str(path))
+    tree = _current_names(read_yaml(path) or {}, str(path))
     given = {override.partition("=")[0] for override in overrides}
     if both := sorted(old for old, new in RENAMED.items() if {old, new} <= given):
         raise ConfigError(f"{both[0]} is the old name of {RENAMED[both[0]]}; give one of them, not both")
@@ -717,7 +698,7 @@ def load_config(path: Path, overrides: tuple[str, ...] = ()) -> Config:
 def parse_config(tree: Any, where: str) -> Config:
     """A checked recipe from plain data; `where` names it in messages."""
     try:
-        return Config.model_validate(_current_names(_mapping(tree, where), where))
+        return Config.model_validate(_current_names(tree, where))
     except ValidationError as error:
         raise refusal(error, where) from error
 
@@ -764,17 +745,12 @@ def _parse_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: not YAML ({' '.join(str(error).split())})") from error
 
 
-def _mapping(tree: Any, where: str) -> dict[Any, Any]:
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{where}: a recipe is a mapping of sections, got {type(tree).__name__}")
-    return tree
-
-
 def _override(tree: dict[Any, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"{override!r}: an override is key=value, for instance train.steps=100")
-    _say_renamed([f"{key} (now {RENAMED[key]})"] if key in RENAMED else [])
+    if key in RENAMED:
+        _say_renamed(f"{key} (now {RENAMED[key]})")
     *sections, last = RENAMED.get(key, key).split(".")
     for section in sections:
         tree = tree.setdefault(section, {})
@@ -789,33 +765,41 @@ def _override(tree: dict[Any, Any], override: str) -> None:
 _said: set[str] = set()
 
 
-def _say_renamed(old: list[str]) -> None:
+def _say_renamed(*texts: str) -> None:
     """Logs the new names in one line, each once per process."""
-    if new := [text for text in old if text not in _said]:
+    if new := [text for text in texts if text not in _said]:
         _said.update(new)
         log.warning("old names in recipes, which still work: %s", ", ".join(new))
 
 
-def _current_names(tree: dict[Any, Any], where: str) -> dict[Any, Any]:
+def _part_of(tree: Any, path: str) -> tuple[dict[Any, Any], str]:
+    """The part of a tree that holds a dotted key, an empty one where there is none, and the last name of the key."""
+    *sections, key = path.split(".")
+    for section in sections:
+        tree = tree.get(section) if isinstance(tree, dict) else None
+    return (tree if isinstance(tree, dict) else {}), key
+
+
+def _current_names(tree: Any, where: str) -> dict[Any, Any]:
     """The same tree with old names of keys and values replaced by their new ones."""
-    tree, found = dict(tree), []
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{where}: a recipe is a mapping of sections, got {type(tree).__name__}")
+    tree, found = {name: dict(part) if isinstance(part, dict) else part for name, part in tree.items()}, []
     for old, new in RENAMED.items():
-        section, before = old.split(".")
-        after = new.split(".")[-1]
-        if not isinstance(tree.get(section), dict) or before not in tree[section]:
+        (part, before), (_, after) = _part_of(tree, old), _part_of(tree, new)
+        if before not in part:
             continue
-        if after in tree[section]:
+        if after in part:
             raise ConfigError(f"{where}: {old} is the old name of {new}; give one of them, not both")
         found.append(f"{old} (now {new})")
-        tree[section] = {after if key == before else key: value for key, value in tree[section].items()}
+        part[after] = part.pop(before)
     for path, names in RENAMED_VALUES.items():
-        section, key = path.split(".")
-        value = tree[section].get(key) if isinstance(tree.get(section), dict) else None
-        if isinstance(value, str) and value in names:
+        part, key = _part_of(tree, path)
+        if isinstance(value := part.get(key), str) and value in names:
             found.append(f"{path}: {value} (now {names[value]})")
-            tree[section] = {**tree[section], key: names[value]}
-    _say_renamed(found)
-    return tree
+            part[key] = names[value]
+    _say_renamed(*found)
+    return dict(tree)
 
 
 def refusal(error: ValidationError, where: str) -> ConfigError:
@@ -871,26 +855,22 @@ def canonical_dump(config: Config, *, exclude_defaults: bool = False) -> dict[st
     those of the first format are left out: a changed default makes another recipe.
     """
     tree: dict[str, Any] = config.model_dump(mode="json", exclude_defaults=exclude_defaults)
-    defaults = Config().model_dump(mode="json")
+    whole, defaults = config.model_dump(mode="json"), Config().model_dump(mode="json")
     for path, before in CHANGED.items() if exclude_defaults else ():
-        _put_changed(tree, config.model_dump(mode="json"), path.split("."), before)
+        _put_changed(tree, whole, path.split("."), before)
     for path in ADDED:
-        *sections, key = path.split(".")
-        part, default = tree, defaults
-        for section in sections:
-            part, default = part.get(section, {}), default[section]
+        (part, key), (default, _) = _part_of(tree, path), _part_of(defaults, path)
         if key in part and part[key] == default.get(key, []):  # that of a kind of data is not the default's
             del part[key]
     for old, new in RENAMED.items():
-        section, after = new.split(".")
-        if isinstance(tree.get(section), dict):
-            before = old.split(".")[-1]
-            tree[section] = {before if key == after else key: value for key, value in tree[section].items()}
+        (part, after), before = _part_of(tree, new), old.split(".")[-1]
+        renamed = {before if key == after else key: value for key, value in part.items()}  # in its place: order counts
+        part.clear()
+        part.update(renamed)
     for path, names in RENAMED_VALUES.items():
-        section, name = path.split(".")
-        if isinstance(tree.get(section), dict) and name in tree[section]:
-            first = {now: old for old, now in names.items()}
-            tree[section][name] = first.get(tree[section][name], tree[section][name])
+        part, key = _part_of(tree, path)
+        if first := [old for old, now in names.items() if now == part.get(key)]:
+            part[key] = first[0]
     return tree
 
 
@@ -912,16 +892,13 @@ def with_earlier_defaults(config: Config) -> Config:
     """The recipe as it was meant before some defaults changed; one that sets those keys otherwise stays as it is."""
     tree, defaults = config.model_dump(mode="json"), Config().model_dump(mode="json")
     for path, before in CHANGED.items():
-        *sections, key = path.split(".")
-        part, default = tree, defaults
-        for section in sections:
-            part, default = part[section], default[section]
+        (part, key), (default, _) = _part_of(tree, path), _part_of(defaults, path)
         if part[key] == default[key]:
             part[key] = before
     return Config.model_validate(tree)
 
 
-def resolve_name(name: str, base: type | None = None) -> Any:
+def resolve_name(name: str, base: type[T] | None = None) -> Callable[..., T]:
     """What `module:attribute` names, if that module is imported already; with `base` a class derived from it.
 
     A recipe may come with a stranger's checkpoint: it never makes anything be imported, it cannot reach into the
@@ -938,4 +915,4 @@ def resolve_name(name: str, base: type | None = None) -> Any:
     if base is not None and not (isinstance(found, type) and issubclass(found, base)):
         what = "" if base is object else f" derived from {base.__module__}.{base.__qualname__}"
         raise ConfigError(f"{name}: must be a class{what}")
-    return found
+    return cast(Callable[..., T], found)

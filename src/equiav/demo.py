@@ -65,13 +65,17 @@ def evaluate_demo(
     probe = Probe(few, validation, single=False, neighbours=False, examples=0, report=report)(model, test)
     localisation = Localisation(examples=MAPS, report=report)(model, test)
     found, guess = retrieval["retrieval"], retrieval["chance"]
+    equivariance = None  # where no predictor was trained
+    if model.config.objective.intra == "equivariant":
+        told = replace(EQUIVARIANCE, report=report)(model, test).record
+        equivariance = {name: value for name, value in told.items() if name not in ("split", "examples")}
     record = {
         "task": "demo",
         "retrieval": found,
         "chance": guess,
         "probe_mAP": {view: ways["linear probe"]["mAP"] for view, ways in probe["probe"].items()},
         "localisation": localisation["localisation"],
-        "equivariance": _equivariance(model, test, report),
+        "equivariance": equivariance,
         "pool": len(test),
         **facts,
         "curves": curves,
@@ -89,14 +93,6 @@ def evaluate_demo(
     named = json.dumps(record["examples"])  # of the retrieval examples only some are shown
     assets = {name: of for name, of in {**retrieval.assets, **localisation.assets}.items() if f'"{name}"' in named}
     return Results(record, primary=retrieval.primary, lines=tuple(lines), template="demo.html", assets=assets)
-
-
-def _equivariance(model: LoadedModel, test: Dataset, report: Callable[[str], None]) -> dict[str, Any] | None:
-    """Whether the predictor follows the augmentation, where one was trained."""
-    if model.config.objective.intra != "equivariant":
-        return None
-    record = replace(EQUIVARIANCE, report=report)(model, test).record
-    return {name: value for name, value in record.items() if name not in ("split", "examples")}
 
 
 def _similarity(model: LoadedModel, scenes: Dataset) -> list[list[float]]:

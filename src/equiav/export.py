@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from equiav.build import build_filter_bank, encoder_size
 from equiav.checkpoint import CHECKPOINTS, Checkpoint, encoder_text, load_checkpoint, resolve, save_checkpoint
-from equiav.config import CavMaeConfig, Config, PairedConfig, ShardsConfig, WorldConfig, parse_config
+from equiav.config import Config, parse_config
 from equiav.data import World
 from equiav.errors import CheckpointError, EquiAVError
 from equiav.inference import LoadedModel, from_checkpoint
 from equiav.io import replacing, write_sums, write_whole
 from equiav.media import LOG_FLOOR, standardise
+from equiav.report import render
 from equiav.types import AUDIO, VISUAL, Modality
 
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -39,12 +40,6 @@ PATHS = ("path", "train", "validation", "test", "weights")  # keys of a recipe t
 APART = ("provenance", "checkpoint", "seed", "bank_seed", "steps", "seconds_of_training", "queries", "gallery", "pool")
 
 
-METHODS = {
-    "equiav": "EquiAV (ICML 2024), in which a predictor learns what augmentations do to a representation.",
-    "cavmae": "CAV-MAE (ICLR 2023): reconstruction of masked patches, and contrast between sound and picture.",
-}
-
-
 def export(
     source: Path,
     out: Path,
@@ -56,8 +51,8 @@ def export(
     """Writes weights, recipe, card and (with `onnx`) both towers into `out`; whole or not at all."""
     if out.exists():
         raise EquiAVError(f"{out}: exists already; name a new place")
-    if onnx:
-        require_onnx()
+    if onnx and (missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]):
+        raise EquiAVError(f"ONNX needs {', '.join(missing)}: pip install 'equiav[onnx]', or export with --no-onnx")
     checkpoint = load_checkpoint(source)
     if checkpoint.config.classifier is not None:
         raise CheckpointError(f"{source}: holds a classifier, not a model with a shared space")
@@ -97,23 +92,29 @@ def shareable(config: Config) -> Config:
     return parse_config(tree, "the exported recipe")
 
 
-class AudioTower(nn.Module):
-    """Waveforms (N, samples) in [-1, 1] to unit embeddings (N, D), filter bank and bank of vectors included.
+class Tower(nn.Module):
+    """Raw inputs of one modality to unit embeddings (N, D), with all that lies between inside.
 
-    What `FilterBank` does for waveforms of one length, without the checks and portions that a graph cannot hold.
+    Audio: waveforms (N, samples) in [-1, 1], all of one length; longer ones than the model listens to are cut. Visual:
+    frames (N, 3, side, side), uint8, of the side that the model wants.
     """
 
     bank: Tensor | None
 
-    def __init__(self, loaded: LoadedModel) -> None:
+    def __init__(self, loaded: LoadedModel, modality: Modality) -> None:
         super().__init__()
-        self.model = loaded.model
-        self.register_buffer("bank", loaded.banks.get(AUDIO))
+        self.model, self.modality, self.transform = loaded.model, modality, loaded.inputs[modality]
+        self.register_buffer("bank", loaded.banks.get(modality))
         self.audio = loaded.config.audio
         self.filter_bank = build_filter_bank(self.audio)
 
-    def forward(self, waveforms: Tensor) -> Tensor:
-        """Embeddings of waveforms that are all of one length; longer than the model listens to are cut."""
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Embeddings of a batch."""
+        x = self.spectrograms(inputs) if self.modality == AUDIO else self.transform.finish(inputs.float() / 255)
+        return F.normalize(self.model.embed(self.modality, x, self.bank), dim=1)
+
+    def spectrograms(self, waveforms: Tensor) -> Tensor:
+        """What `FilterBank` does for waveforms of one length, without the checks and portions no graph can hold."""
         bank = self.filter_bank
         used = bank.window + bank.hop * (bank.frames - 1)
         whole = (waveforms.shape[1] - bank.window) // bank.hop + 1
@@ -122,23 +123,7 @@ class AudioTower(nn.Module):
         fill = LOG_FLOOR if bank.padding == "floor" else 0.0
         keep = torch.arange(bank.frames, device=waveforms.device) < whole
         energies = torch.where(keep[None, :, None], energies, fill)
-        spectrograms = standardise(energies, self.audio.mean, self.audio.std)[:, None]
-        return F.normalize(self.model.embed(AUDIO, spectrograms, self.bank), dim=1)
-
-
-class VisualTower(nn.Module):
-    """Frames (N, 3, side, side), uint8, to unit embeddings (N, D), normalisation and bank of vectors included."""
-
-    bank: Tensor | None
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        super().__init__()
-        self.model, self.transform = loaded.model, loaded.inputs[VISUAL]
-        self.register_buffer("bank", loaded.banks.get(VISUAL))
-
-    def forward(self, frames: Tensor) -> Tensor:
-        """Embeddings of frames of the side that the model wants."""
-        return F.normalize(self.model.embed(VISUAL, self.transform.finish(frames.float() / 255), self.bank), dim=1)
+        return standardise(energies, self.audio.mean, self.audio.std)[:, None]
 
 
 @dataclass(frozen=True)
@@ -151,56 +136,42 @@ class Graph:
     compared: int  # how many embeddings
 
 
-def require_onnx() -> None:
-    """Refuses, in one line, where the packages that write and run ONNX are not installed."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise EquiAVError(f"ONNX needs {', '.join(missing)}: pip install 'equiav[onnx]', or export with --no-onnx")
-
-
 def write_graph(loaded: LoadedModel, modality: Modality, file: Path) -> Graph:
     """Writes one tower and checks it with onnxruntime; a graph that disagrees with the model is an error."""
-    _write(loaded, modality, file)
-    inputs = example_waveforms(loaded) if modality == AUDIO else example_frames(loaded)
-    difference = max(_difference(loaded, modality, file, x) for x in inputs)
+    tower, inputs = Tower(loaded, modality).eval(), example_inputs(loaded, modality)
+    dynamic: dict[int, object] = {0: torch.export.Dim("batch")}
+    if modality == AUDIO:
+        dynamic[1] = torch.export.Dim("samples", min=tower.filter_bank.window)
+    with _quiet(), torch.no_grad():
+        tower(inputs[-1])  # constants that are made once and kept must not be made while tracing
+        torch.onnx.export(
+            tower, (inputs[-1],), file, dynamo=True, opset_version=OPSET, dynamic_shapes=({**dynamic},),
+            input_names=[INPUTS[modality]], output_names=[OUTPUT], external_data=False, verbose=False,
+        )  # fmt: skip
+    found, transform = [], loaded.inputs[modality]
+    for x in inputs:  # beside the model's own way, through its own filter bank
+        own = F.normalize(loaded.embed(modality, transform.finish(transform.prepare(x))), dim=1)
+        found.append((run_graph(file, modality, x) - own).abs().max())
+    difference = float(torch.stack(found).max())  # NaN where any is
     if not difference <= TOLERANCE:
         raise EquiAVError(f"{file.name}: its embeddings differ from the model's by {difference:.1e}; not exported")
     return Graph(file, modality, difference, sum(len(x) for x in inputs))
 
 
-def _write(loaded: LoadedModel, modality: Modality, file: Path) -> None:
-    exported = (AudioTower(loaded) if modality == AUDIO else VisualTower(loaded)).eval()
-    name = INPUTS[modality]
-    example = (example_waveforms(loaded) if modality == AUDIO else example_frames(loaded))[-1]
-    dynamic: dict[int, object] = {0: torch.export.Dim("batch")}
-    if modality == AUDIO:
-        dynamic[1] = torch.export.Dim("samples", min=build_filter_bank(loaded.config.audio).window)
-    with _quiet(), torch.no_grad():
-        exported(example)  # constants that are made once and kept must not be made while tracing
-        torch.onnx.export(
-            exported, (example,), file, dynamo=True, opset_version=OPSET, dynamic_shapes=({**dynamic},),
-            input_names=[name], output_names=[OUTPUT], external_data=False, verbose=False,
-        )  # fmt: skip
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
     """The exporter speaks of what it skipped; none of it is about this model."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
+    loggers = {name: logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")}
+    levels = {name: logger.level for name, logger in loggers.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         try:
+            for logger in loggers.values():
+                logger.setLevel(logging.ERROR)
             yield
         finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-
-
-def _difference(loaded: LoadedModel, modality: Modality, file: Path, x: Tensor) -> float:
-    return float((run_graph(file, modality, x) - _reference(loaded, modality, x)).abs().max())
+            for name, level in levels.items():
+                loggers[name].setLevel(level)
 
 
 def run_graph(file: Path, modality: Modality, x: Tensor) -> Tensor:
@@ -211,29 +182,22 @@ def run_graph(file: Path, modality: Modality, x: Tensor) -> Tensor:
     return torch.from_numpy(session.run([OUTPUT], {INPUTS[modality]: x.numpy()})[0])
 
 
-def _reference(loaded: LoadedModel, modality: Modality, x: Tensor) -> Tensor:
-    """The model's own way, through its own filter bank."""
-    transform = loaded.inputs[modality]
-    return F.normalize(loaded.embed(modality, transform.finish(transform.prepare(x))), dim=1)
+def example_inputs(loaded: LoadedModel, modality: Modality) -> list[Tensor]:
+    """Scenes of the generated world to compare on, and silence or black.
 
-
-def example_waveforms(loaded: LoadedModel) -> list[Tensor]:
-    """Waveforms to compare on: as long as the model listens, a third of it, twice of it, one window, and silence."""
-    audio = loaded.config.audio
+    Waveforms are twice as long as the model listens, a third of it, one window, and just as long.
+    """
+    audio, side = loaded.config.audio, loaded.config.visual.size
+    if modality == VISUAL:
+        world = World(size=side)
+        scenes = torch.stack([world.video(i)[0] for i in range(max(BATCHES))])
+        return [torch.zeros(1, 3, side, side, dtype=torch.uint8), *(scenes[:n] for n in BATCHES)]
     length = audio.frames / 100  # rows come every 10 ms
     found = [torch.zeros(1, round(length * audio.sample_rate))]
     for seconds in (2 * length, length / 3, 0.025, length):
         world = World(seconds=seconds, sample_rate=audio.sample_rate)
         found += [torch.stack([world.waveform(i) for i in range(n)]) for n in BATCHES]
     return found
-
-
-def example_frames(loaded: LoadedModel) -> list[Tensor]:
-    """Frames to compare on: scenes of the generated world, and one that is black."""
-    side = loaded.config.visual.size
-    world = World(size=side)
-    scenes = torch.stack([world.video(i)[0] for i in range(max(BATCHES))])
-    return [torch.zeros(1, 3, side, side, dtype=torch.uint8), *(scenes[:n] for n in BATCHES)]
 
 
 def found_results(*folders: Path) -> dict[str, dict[str, Any]]:
@@ -274,130 +238,20 @@ def card(
         "pipeline_tag": "feature-extraction",
         "tags": [*tags, "onnx"] if graphs else tags,
     }
-    parts = [
-        f"---\n{yaml.safe_dump(header, sort_keys=False)}---",
-        f"# {name}",
-        "Embeds sounds and pictures in one space: a sound lies near pictures of what makes it. Trained with "
-        + METHODS.get(checkpoint.config.objective.kind, f"{checkpoint.config.objective.kind}."),
-        _architecture(checkpoint),
-        _training(checkpoint),
-        _results(results),
-        _use(name),
-        _onnx(checkpoint.config, graphs) if graphs else "",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _architecture(checkpoint: Checkpoint) -> str:
     config = checkpoint.config
-    encoders = "; ".join(dict.fromkeys(encoder_text(config.model.encoder_for(m)) for m in (AUDIO, VISUAL)))
-    count = sum(v.numel() for v in checkpoint.weights.values())
-    audio, visual = config.audio, config.visual
-    rows = [
-        ("parameters", f"{count / 1e6:.2f} M"),
-        ("encoders", f"two vision transformers: {encoders}"),
-        ("sound", f"mono, {audio.sample_rate} Hz; {audio.frames} x {audio.bins} log-mel, {audio.frames / 100:g} s"),
-        ("picture", f"{visual.size} x {visual.size}, RGB"),
-        ("embedding", f"{_width(config)} numbers, length 1; compare by dot product"),
-    ]
-    if checkpoint.banks:
-        rows.append(
-            ("vectors", f"a fixed bank of {config.bank.size}, seed {config.bank.seed}, stored with the weights")
-        )
-    return _table(["model", ""], rows)
-
-
-def _width(config: Config) -> int:
-    """Length of an embedding."""
-    return encoder_size(config.model.encoder).width if config.objective.kind == "cavmae" else config.model.heads.inter
-
-
-def _training(checkpoint: Checkpoint) -> str:
-    meta, objective = checkpoint.meta, checkpoint.config.objective
-    lines = ["## What it was trained on", _data(checkpoint)]
-    if "step" in meta:
-        terms = (
-            f"intra-modal term {objective.intra}, inter-modal term {objective.inter}, S = {objective.representations}"
-            if objective.has_predictor
-            else f"{objective.masked.ratio:.0%} of the patches removed, {objective.contrast.weight:g} x contrast"
-        )
-        lines.append(
-            f"{meta['step']} of {meta['total']} steps of {checkpoint.config.train.batch} clips; {terms}. "
-            "`config.yaml` is the whole recipe."
-        )
-    else:
-        lines.append(f"Kind of checkpoint: {meta.get('kind', 'unknown')}. `config.yaml` is the whole recipe.")
-    return "\n\n".join(lines)
-
-
-def _data(checkpoint: Checkpoint) -> str:
-    if checkpoint.meta.get("kind") != "pretrained":
-        return f"Imported weights ({checkpoint.meta.get('source', 'source unknown')}); see where they came from."
-    data = checkpoint.config.data
-    if isinstance(data, WorldConfig):
-        return (
-            f"A generated world of shapes and tones ({data.count} clips of {data.seconds:g} s, seed {data.seed}): it "
-            "knows nothing of real sounds and pictures."
-        )
-    if isinstance(data, ShardsConfig):
-        return f"Unlabelled videos, prepared as `{data.path}`."
-    if isinstance(data, PairedConfig):
-        return f"Sounds and images of `{data.path}`, paired by class: labels were used."
-    assert isinstance(data, CavMaeConfig)
-    return f"Videos listed in `{data.train}`."
-
-
-def _results(results: dict[str, dict[str, Any]]) -> str:
-    tables = []
-    for task, record in sorted(results.items()):
-        rows = [(name, f"{value:.4g}") for name, value in measurements(record)]
-        if rows:
-            tables.append(_table([task, ""], rows))
-    if not tables:
-        return "## Results\n\nNone were stored with the model."
-    return "\n\n".join(["## Results", *tables])
-
-
-def _use(name: str) -> str:
-    return f"""## How to use it
-
-```python
-import equiav
-
-model = equiav.load_model("{name}")
-embed = equiav.Embedder(model)
-sound, picture = embed.audio("bark.wav"), embed.image("dog.jpg")
-print(float(sound @ picture))
-```"""
-
-
-def _onnx(config: Config, graphs: Sequence[Graph]) -> str:
-    audio, side = config.audio, config.visual.size
-    least = round(audio.sample_rate * 0.025)
-    takes = {
-        AUDIO: f"`{INPUTS[AUDIO]}` float32 (batch, samples), mono at {audio.sample_rate} Hz in "
-        f"[-1, 1], at least {least} samples; sounds of one batch have one length",
-        VISUAL: f"`{INPUTS[VISUAL]}` uint8 (batch, 3, {side}, {side}), RGB: short side scaled to "
-        f"{side}, then the middle",
-    }
-    rows = [(f"`{g.file.name}`", takes[g.modality], f"{g.difference:.1e} over {g.compared} embeddings") for g in graphs]
-    return f"""## Without equiav: ONNX
-
-Filter bank, normalisation and the bank of vectors, where the model has one, are inside; both give `{OUTPUT}` float32
-(batch, {_width(config)}) of length 1. Checked with onnxruntime when this folder was written.
-
-{_table(["file", "takes", "largest difference from the model"], rows)}
-
-```python
-import numpy as np
-import onnxruntime
-
-session = onnxruntime.InferenceSession("audio.onnx")
-waveforms = np.zeros((1, {audio.sample_rate}), dtype=np.float32)
-(embeddings,) = session.run(["{OUTPUT}"], {{"{INPUTS[AUDIO]}": waveforms}})
-```"""
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
-    return "\n".join(lines)
+    joint = config.objective.kind == "cavmae"  # its embeddings are the encoders' own
+    return render(
+        "card.md",
+        name=name,
+        header=yaml.safe_dump(header, sort_keys=False),
+        config=config,
+        meta=checkpoint.meta,
+        banks=checkpoint.banks,
+        parameters=sum(v.numel() for v in checkpoint.weights.values()),
+        encoders="; ".join(dict.fromkeys(encoder_text(config.model.encoder_for(m)) for m in (AUDIO, VISUAL))),
+        width=encoder_size(config.model.encoder).width if joint else config.model.heads.inter,
+        results={task: rows for task in sorted(results) if (rows := list(measurements(results[task])))},
+        graphs=graphs,
+        inputs=INPUTS,
+        output=OUTPUT,
+    )

@@ -16,6 +16,11 @@ SHOWN = ("README.md", "*.onnx", "*.onnx.data", "*.png")  # pushed beside them fo
 UNWANTED = ("state.safetensors", "*/*")  # what only a resumed run needs; anything in folders
 
 
+def on_hub(path: str | Path) -> bool:
+    """Whether a checkpoint is named by its place on the Hub, not by a folder."""
+    return str(path).startswith(PREFIX)
+
+
 def fetch(name: str | Path) -> Path:
     """The folder of a checkpoint on the Hub, downloaded if the local cache does not have it."""
     found = NAME.fullmatch(str(name))

@@ -74,6 +74,8 @@ def added(words: list[str]) -> list[str]:
             return ["--list"]
         case ["evaluate", "cost"]:  # counts, and does not time
             return ["--repeats", "0"]
+        case ["benchmark", *_]:
+            return ["--batch", "2", "--steps", "1", "--workers", "1"]
         case ["prepare", _]:
             return ["--workers", "1"]
         case _:

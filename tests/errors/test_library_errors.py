@@ -10,7 +10,8 @@ SETUP = """
 import json, sys, torch
 from pathlib import Path
 from equiav.config import parse_config, Config, load_config
-from equiav.build import build_model, released_config
+from equiav.build import build_model
+from equiav.convert import released_config
 from equiav.errors import EquiAVError
 from equiav.media import FilterBank
 from equiav.augment import visual_pipeline

@@ -6,9 +6,9 @@ import pickle
 import pytest
 import torch
 
-from equiav.build import build_model, released_config
+from equiav.build import build_model
 from equiav.checkpoint import load_checkpoint
-from equiav.convert import convert
+from equiav.convert import convert, released_config
 from equiav.errors import CheckpointError, WeightsError
 from equiav.inference import load_model
 from equiav.models import SIZES, Size, from_mae, from_released, load_strict, read_state, released_sizes

@@ -69,11 +69,14 @@ def test_retrieval_of_a_published_list(model, lists, tmp_path):
     record, run = results(tmp_path, "retrieval", model, *arguments)
     assert record["retrieval"]["audio_to_video"]["pool"] == 3
     assert "4 listed, 3 found, 1 missing" in run.stderr
+    assert record["listed"] == {"found": 3, "listed": 4}
 
 
 def test_localisation(model, lists, tmp_path):
     record, _ = results(tmp_path, "localisation", model, "--data", lists / "all.json", "--list", lists / "list.json")
     assert record["localisation"]["all"]["sound"]["pictures"] == 3
+    assert record["listed"] == {"found": 3, "listed": 4}
+    assert "3 of the 4 clips on the published list" in (tmp_path / "report.html").read_text()
 
 
 def test_probe(model, lists, tmp_path):
@@ -84,3 +87,22 @@ def test_probe(model, lists, tmp_path):
     record, _ = results(tmp_path, "probe", model, "--data", lists / "train.json", "--test", lists / "test.json")
     assert record["probe"]["audio"]["linear probe"]["accuracy"] is not None
     assert "a tenth of the training sources" in json.dumps(record)
+
+
+def test_probe_of_a_published_list(model, lists, tmp_path):
+    (lists / "some.json").write_text(json.dumps({"data": [{"video_id": f"clip{i}"} for i in (8, 9, 11, 99)]}))
+    arguments = ("--data", lists / "train.json", "--test", lists / "test.json", "--list", lists / "some.json")
+    record, _ = results(tmp_path, "probe", model, *arguments)
+    assert record["counts"]["test"]["audio"] == 3
+    assert record["listed"] == {"found": 3, "listed": 4}
+    assert "3 of the 4 clips on the published list" in (tmp_path / "report.html").read_text()
+
+
+def test_an_imported_model(lists, tmp_path):
+    """Of the released layout of vectors and padding, as `equiav convert` writes it."""
+    config = load_config(SMOKE, ("augment.layout=released", "audio.padding=zero"))
+    save_model(tmp_path / "model", config, build_model(config).state_dict(), {})
+    arguments = ("--data", lists / "all.json", "--list", lists / "list.json")
+    for task, more in (("retrieval", ("--banks", 0)), ("localisation", ())):
+        record, _ = results(tmp_path / task, task, tmp_path / "model", *arguments, *more)
+        assert record["listed"] == {"found": 3, "listed": 4}

@@ -25,7 +25,8 @@ from equiav.evaluation import (
     token_scores,
     upsample,
 )
-from equiav.evaluation.localisation import named_apart, partners
+from equiav.evaluation.localisation import partners
+from equiav.evaluation.overlays import named_apart
 from equiav.inference import load_model
 from equiav.report import heat_overlay, wav
 from equiav.types import Clip

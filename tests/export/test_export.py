@@ -86,7 +86,7 @@ def test_other_kinds_of_model(tmp_path, modality, overrides):
 
 
 def test_a_graph_that_disagrees_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(graphs_module, "_write", lambda *args: None)
+    monkeypatch.setattr(torch.onnx, "export", lambda *args, **options: None)
     monkeypatch.setattr(graphs_module, "run_graph", lambda *args: torch.tensor(np.nan))
     with pytest.raises(EquiAVError, match=r"audio\.onnx: its embeddings differ"):
         export(checkpoint(tmp_path / "model"), tmp_path / "out")
@@ -136,6 +136,12 @@ def test_without_onnx(tmp_path, monkeypatch):
     assert not list((tmp_path / "out").glob("*.onnx"))
     assert "None were stored" in (tmp_path / "out" / "README.md").read_text()
     load_model(tmp_path / "out")
+
+
+def test_card_of_a_model_trained_on_a_dataset_of_ones_own(tmp_path):
+    model = checkpoint(tmp_path / "model", "data={kind: 'my_clips:Clips'}")
+    export(model, tmp_path / "out", onnx=False)
+    assert "A dataset of its author's own, `my_clips:Clips`." in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_refusals(tmp_path):

@@ -4,12 +4,16 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from equiav.cli import app
 from equiav.errors import CheckpointError
+from equiav.evaluation import evaluation_folder
 from equiav.inference import Embedder, load_model
 from tests.inference.models import saved_model
 from tests.integrations.hub_server import Hub
@@ -56,6 +60,29 @@ def test_a_pushed_model_is_found_by_name(hub, here, tmp_path):
         for name in (run, f"hf:me/sounds@{hub.commit('me/sounds')}")
     )
     np.testing.assert_array_equal(ours, theirs)
+
+
+def test_commands_take_the_name_for_a_checkpoint(here, tmp_path, monkeypatch, capsys):
+    run = saved_model(tmp_path / "run")
+    here.files["me/kept"] = {path.name: path.read_bytes() for path in run.iterdir()}
+    media = tmp_path / "media"
+    media.mkdir()
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(media / "black.png")
+    monkeypatch.chdir(tmp_path)
+    for words in (
+        "info hf:me/kept",
+        "index media library --model hf:me/kept --workers 1",
+        "search library --image media/black.png --among visual",  # the index knows its model
+        "search library --image media/black.png --among visual --model hf:me/kept@main",
+        "export hf:me/kept given --no-onnx",
+        "verify hf:me/kept",
+    ):
+        app(words.split(), standalone_mode=False)
+    assert "black.png" in capsys.readouterr().out
+    with pytest.raises(CheckpointError, match="released models have 128 mel bins"):
+        app(["convert", "hf:me/kept", "released.pth"], standalone_mode=False)
+    assert evaluation_folder(Path("hf:me/kept@main"), "probe") == Path("runs/kept/evaluation/probe")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("hf:")]
 
 
 def test_only_plain_data_is_fetched(here, tmp_path):

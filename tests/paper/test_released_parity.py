@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from equiav.build import build_classifier, build_model, released_config
+from equiav.build import build_classifier, build_model
+from equiav.convert import released_config
 from equiav.losses import equiav, info_nce, nt_xent
 from equiav.models import finetuned_from_released, from_released, load_strict, mean_pool, released_sizes, to_released
 from tests.paper import golden_recipe as recipe

@@ -24,7 +24,7 @@ class ReciprocalRank:
 
 
 def test_it_watches_a_run_and_writes_its_results(tmp_path):
-    config = small_config("train.steps=2", "train.evaluate_every=2")
+    config = small_config("train.steps=2", "train.evaluate_every=2", "data.validation=80")
     trainer = Trainer(config, tmp_path, str, evaluators=[ReciprocalRank()])
     trainer.run()
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -36,6 +36,9 @@ def test_it_watches_a_run_and_writes_its_results(tmp_path):
     similarity = audio @ visual.T
     ranks = 1 + (similarity > similarity.diagonal()[:, None]).sum(dim=1)
     assert results.value == pytest.approx(float((1 / ranks).mean()))
+    within = 100 * float((ranks <= 50).double().mean())
+    assert results["audio_to_video/R@50"] == logged["audio_to_video/R@50"] == pytest.approx(within)
+    assert 0 < within < 100
     page = results.write(tmp_path / "mrr")
     assert json.loads((tmp_path / "mrr/results.json").read_text())["audio_to_video"]["MRR"] == pytest.approx(
         results.value

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -109,6 +110,11 @@ def test_a_third_modality(tmp_path):
 
     found = embed_dataset(model, test)
     vectors = {m: F.normalize(found[m], dim=1).numpy() for m in model.modalities}
+    for a, b in (("audio", TOUCH), (TOUCH, "audio"), (TOUCH, "visual")):
+        similarity = torch.from_numpy(vectors[a] @ vectors[b].T)
+        first = (similarity > similarity.diagonal()[:, None]).sum(dim=1) == 0
+        way = f"{a}_to_{'video' if b == 'visual' else b}"
+        assert results[f"retrieval/{way}/R@1"] == pytest.approx(100 * float(first.double().mean()))
     entries = [Entry(test.clip(i), {m: vectors[m][i] for m in model.modalities}) for i in range(len(test))]
     index = Index.create(tmp_path / "index", model)
     assert index.add(entries, made_by=model.digest) == len(test)

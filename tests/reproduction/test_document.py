@@ -290,3 +290,17 @@ def test_clips_found_of_published_lists_are_counted(tmp_path, folders):
     text = markdown(collect(found, "world", folders))
     assert "| full | world | 1 | 47.0 | 30.0 |" in text
     assert "Clips found of those on the published lists: audioset 1,650 of 1,722." in text
+
+
+def test_runs_that_found_different_clips_say_so(tmp_path, folders):
+    sets = {"audioset": {"data": "here", "list": "list.json"}}
+    scales = {"world": {**table()["scales"]["world"], "sets": sets, "seeds": [0, 1]}}
+    columns = ["A", {"name": "AS", "world": "transfer.audioset.video_to_audio.R@1"}]
+    found = loaded(tmp_path, table(columns=columns, scales=scales, rows=[{"name": "full"}]))
+    pretend(found, folders, metrics)
+    for run, count in zip(plan([found], "world"), (1650, 1601), strict=True):
+        path = folders.record("world", run.key)
+        record = json.loads(path.read_text())
+        of_set = {"video_to_audio": {"R@1": 30.0}, "clips": {"found": count, "listed": 1722}}
+        path.write_text(json.dumps({**record, "elsewhere": {"transfer": {"audioset": of_set}}}))
+    assert "audioset 1,601 of 1,722 or 1,650 of 1,722." in markdown(collect(found, "world", folders))

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,9 +13,11 @@ from equiav.data import META, labels_of, multi_hot, vocabulary
 from equiav.errors import DataError
 from equiav.evaluation import Retrieval, linear_probe, read_tokens
 from equiav.inference import LoadedModel
+from equiav.io import write_json
 from equiav.models import mean_pool
-from equiav.reproduction import RetrievalSet, measure
+from equiav.reproduction import RetrievalSet, load_table, measure, plan, runner
 from tests.data.test_paired import make_collection
+from tests.reproduction.small import ROOT
 from tests.training.small import small_config
 
 OTHER = RetrievalSet(data="elsewhere")
@@ -148,3 +151,21 @@ def test_clips_of_a_list_are_counted(tmp_path, monkeypatch):
     assert [found.clip(i).source for i in range(len(found))] == ids
     assert counts == {"clips": {"found": 2, "listed": 3}}
     assert measure.set_clips(loaded, OTHER)[1] == {}
+
+
+def test_sets_of_several_published_splits_give_the_mean_over_them(tmp_path, monkeypatch):
+    """Table 3: UCF101 and HMDB51 by `finetune --folds`, Kinetics-400 by its one split."""
+    (run,) = plan([load_table(ROOT / "configs/ablation/single_visual.yaml")], "paper")
+    asked = []
+
+    def finetune(arguments, *, processes, say):
+        asked.append("--folds" in arguments)
+        folder = Path(arguments[arguments.index("--out") + 1])
+        write_json(folder / "results.json", {"mean": {"accuracy": 70.0}, "metrics": {"accuracy": 60.0}})
+
+    monkeypatch.setattr(runner, "run_on_cores", finetune)
+    found = {
+        name: runner._finetuned(run, tmp_path, name, "visual", str) for name in ("ucf101", "hmdb51", "kinetics400")
+    }
+    assert found == {"ucf101": 70.0, "hmdb51": 70.0, "kinetics400": 60.0}
+    assert asked == [True, True, False]

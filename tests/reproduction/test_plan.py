@@ -1,6 +1,7 @@
 """Which runs there are: equal recipes share one, different ones never do; seed by seed."""
 
 import pytest
+import yaml
 
 from equiav.build import build_model
 from equiav.config import load_config
@@ -189,3 +190,18 @@ def test_fine_tuning_of_other_encoders_is_refused_before_training(tmp_path):
     write(tmp_path / "finetune/tiny.yaml", {})
     with pytest.raises(ConfigError, match="fine-tun"):
         plan([found], "world")
+
+
+def test_an_encoder_of_one_modality_counts_where_that_is_fine_tuned(tmp_path):
+    """The pre-training recipe itself gives one modality its own encoder, which no override carries over."""
+    encoder = {**load_config(SMOKE).model.encoder.model_dump(mode="json"), "depth": 3}
+    found = finetuned(tmp_path)
+    for modality, refused in (("visual", False), ("audio", True)):
+        tree = yaml.safe_load(SMOKE.read_text())
+        tree["model"][modality] = {"encoder": encoder}
+        write(tmp_path / "pretrain/base.yaml", tree)
+        if refused:
+            with pytest.raises(ConfigError, match=r"tiny.yaml fine-tunes other encoders"):
+                plan([found], "world")
+        else:
+            assert plan([found], "world")

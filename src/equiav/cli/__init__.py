@@ -7,31 +7,11 @@ import os
 import sys
 
 # Commands register themselves where they are defined, in the order in which `--help` lists them.
-from equiav.cli import train, finetune  # isort: skip
-from equiav.cli import data, models, verify, localise, evaluate, equivariance  # isort: skip
-from equiav.cli import ablate  # isort: skip
-from equiav.cli import embed, search, serve  # isort: skip
-from equiav.cli import hub  # isort: skip
+from equiav.cli import train, data, models, evaluate, ablate, search  # isort: skip  # noqa: F401
 from equiav.cli.app import app
 from equiav.errors import EquiAVError
 
-__all__ = [
-    "ablate",
-    "app",
-    "data",
-    "embed",
-    "equivariance",
-    "evaluate",
-    "finetune",
-    "hub",
-    "localise",
-    "main",
-    "models",
-    "search",
-    "serve",
-    "train",
-    "verify",
-]
+__all__ = ["app", "main"]
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from equiav.cli.app import app, end_line, say
+from equiav.cli.app import app, choose, end_line, say
 from equiav.errors import EquiAVError
 
 RESULTS, RUNS = Path("results/ablation"), Path("runs/ablation")
@@ -42,10 +42,8 @@ def ablate(
     from equiav.config import find_recipe
     from equiav.reproduction import Folders, Runner, load_tables, missing, plan, worker_arguments
 
-    if split not in (None, "test", "validation"):
-        raise EquiAVError(f"--split {split}: choose test or validation")
-    if scale not in ("world", "real", "paper"):
-        raise EquiAVError(f"--scale {scale}: choose world, real or paper")
+    choose("--split", split, "test", "validation")
+    choose("--scale", scale, "world", "real", "paper")
     if seeds is not None and not all(part.strip().isdigit() for part in seeds.split(",")):
         raise EquiAVError(f"--seeds {seeds}: give numbers such as 0,1,2")
     files = [find_recipe(file, "ablation") for file in files]

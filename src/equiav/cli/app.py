@@ -35,9 +35,6 @@ OtherData = Annotated[
     typer.Option(help="Other data: a prepared folder, a collection paired by class, or a data file of CAV-MAE (JSON)."),
 ]
 SplitName = Annotated[str, typer.Option(help="train, validation or test.")]
-RetrievalList = Annotated[
-    Path | None, typer.Option("--list", help="Only the clips of a published retrieval list (JSON).")
-]
 OutFolder = Annotated[Path | None, typer.Option(help="Folder for results and report (default: MODEL/evaluation/TASK).")]
 
 
@@ -95,8 +92,10 @@ def split_name(value: str) -> Any:
     return choose("--split", value, "train", "validation", "test")
 
 
-def finish(results: Results, out: Path) -> None:
-    """Prints what an evaluation found, and where its report is."""
+def finish(results: Results, out: Path | None, model: Path, task: str) -> None:
+    """Prints what an evaluation found, and where its report is: beside the model if nobody says."""
+    from equiav.evaluation import evaluation_folder
+
     end_line()
     print("\n".join(results.lines))
-    print(f"Report: {results.write(out)}")
+    print(f"Report: {results.write(out or evaluation_folder(model, task))}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from equiav.cli.app import app, end_line, say
+from equiav.cli.app import app, choose, end_line, say
 from equiav.errors import EquiAVError
 
 
@@ -63,13 +63,9 @@ def prepare(
         what = "a published dataset: give its folder and OUT" if published else "not a published dataset; those are "
         raise EquiAVError(f"{source}: {what}{'' if published else ', '.join(PUBLISHED)}")
     needed = need or PUBLISHED.get(source, "both")
-    for name, value, known in (
-        ("need", needed, ("audio", "video", "both", "any")),
-        ("channels", channels or "mean", ("mean", "first")),
-        ("engine", engine, ("local", "ray")),
-    ):
-        if value not in known:
-            raise EquiAVError(f"--{name} {value}: choose {', '.join(known[:-1])} or {known[-1]}")
+    choose("--need", needed, "audio", "video", "both", "any")
+    choose("--channels", channels, "mean", "first")
+    choose("--engine", engine, "local", "ray")
     number, slash, total = part.partition("/")
     if not (slash and number.isdigit() and total.isdigit()):
         raise EquiAVError(f"--part {part}: give i/n, such as 2/8")
@@ -125,7 +121,7 @@ def augment(
 ) -> None:
     """Show a file under drawn augmentations, each above the vector that describes it."""
     from equiav.config import Config
-    from equiav.evaluation import augmentation_figure
+    from equiav.inspection import augmentation_figure
     from equiav.media import Workers, decode, decoded_in
     from equiav.report import save
 

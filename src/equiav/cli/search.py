@@ -1,7 +1,8 @@
-"""Commands that use a model: filling an index, and searching it."""
+"""Commands that use a model: writing vectors, filling an index, searching it, serving it."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,36 @@ import typer
 from equiav.cli.app import app, end_line, say
 from equiav.cli.text import TextQuery, ask_text
 from equiav.errors import EquiAVError
+from equiav.hub import on_hub
+
+DEMO = Path("runs/demo")
+
+
+@app.command()
+def embed(
+    sources: Annotated[list[Path], typer.Argument(help="Media files; or one folder, list or prepared folder.")],
+    model: Annotated[Path, typer.Option(help="A run's folder, a checkpoint, or hf:owner/name.")],
+    out: Annotated[Path, typer.Option(help="The file to write: .parquet, .npz or .jsonl.")],
+    seconds: Annotated[float | None, typer.Option(min=0.5, help="Length of a window in long files.")] = None,
+    overlap: Annotated[float, typer.Option(min=0, help="Seconds that neighbouring windows share.")] = 0.0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that decode; one per core without it.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps.")] = "cpu",
+) -> None:
+    """Write the vectors of audio and frames: one row per window and modality, for pandas or a vector database.
+
+    `equiav embed my_videos/ --model runs/mine --out vectors.parquet`. After an interruption the same command goes on.
+    Files that cannot be read are listed beside the output, with the reason.
+    """
+    from equiav.inference import Embedder, load_model
+    from equiav.search import embed_files
+
+    embedder = Embedder(load_model(model, device))
+    done = embed_files(embedder, sources, out, seconds=seconds, overlap=overlap, workers=workers, progress=say)
+    end_line()
+    left = f"; {done.skipped} left out: {done.reasons}" if done.reasons else ""
+    print(f"{done.rows} vectors of {done.clips} clips in {out}{left}")
+    if done.skipped and not done.rows:
+        raise EquiAVError(f"nothing could be embedded: {done.reasons} says why")
 
 
 @app.command()
@@ -84,7 +115,7 @@ def _opened(out: Path, model: Path | None, store: str | None, device: str) -> An
 
 def _model(opened: Any, model: Path | None) -> Path:
     place = model or opened.model_path
-    if place is None or not place.exists():
+    if place is None or not (on_hub(place) or place.exists()):
         raise EquiAVError(f"the checkpoint of {opened.folder} is not at {place}; say where it is (--model)")
     return Path(place)
 
@@ -144,3 +175,49 @@ def search(
         title = f"Nearest to {like or (text or '')[:80] if path is None else path.name}"
         write_results(hits, html, title=title, query=path, kind=kind, start=start, workers=workers)
         print(f"Look at {html}", file=sys.stderr)
+
+
+@app.command()
+def serve(
+    index: Annotated[Path, typer.Argument(help="An index, or a run trained on the generated world.")] = DEMO,
+    model: Annotated[Path | None, typer.Option(help="The checkpoint that made the index, if it has moved.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 7860,
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets other machines in, with a token.")] = "127.0.0.1",
+    token: Annotated[
+        str | None, typer.Option(envvar="EQUIAV_TOKEN", help="What visitors must know; made up where one is needed.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A further name by which the page is called; may be repeated.")
+    ] = None,
+    megabytes: Annotated[int, typer.Option(min=1, help="Largest upload.")] = 64,
+    seconds: Annotated[float, typer.Option(min=1, help="Longest sound or video.")] = 600,
+    waiting: Annotated[int, typer.Option(min=1, help="Requests that may wait; more are refused.")] = 16,
+    keep: Annotated[float, typer.Option(min=1, help="Seconds after which an upload is deleted.")] = 600,
+    api_only: Annotated[bool, typer.Option("--api-only", help="The HTTP API without the page.")] = False,
+) -> None:
+    """Serve a page on this machine: search by sound, picture or video, and see where a sound comes from.
+
+    Beside it there is an HTTP API: /v1/docs describes it. Without INDEX it shows held-out scenes of the demo (after
+    `make demo`). Needs `pip install equiav[web]`, or `equiav[api]` for the API alone.
+    """
+    from equiav.web import Service, UploadLimits, open_collection, require_packages
+    from equiav.web import serve as run
+
+    require_packages(page=not api_only)
+    opened, embedder = open_collection(index, model, say)
+    end_line()
+    limits = UploadLimits(megabytes=megabytes, seconds=seconds, waiting=waiting, keep=keep)
+    try:
+        run(
+            Service(opened, embedder, limits),
+            host=host,
+            port=port,
+            token=token,
+            allow_hosts=allow_host or [],
+            page=not api_only,
+            say=lambda line: print(line, flush=True),
+            warn=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    except SystemExit as end:  # terminated, all cleaned up: tearing the interpreter down would take seconds more
+        os._exit(int(end.code or 0))
+    print("stopped", file=sys.stderr)

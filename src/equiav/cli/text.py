@@ -55,7 +55,6 @@ def zeroshot(
     from equiav.bridge import Bridge
     from equiav.build import build_dataset, with_data
     from equiav.data import read_classes
-    from equiav.evaluation import evaluation_folder
     from equiav.inference import load_model
     from equiav.zeroshot import ZeroShot
 
@@ -69,7 +68,7 @@ def zeroshot(
         templates=tuple(template) if template else None, classes=read_classes(classes) if classes else None,
         texts=texts, limit=limit or None, split=part, report=say,
     )  # fmt: skip
-    finish(evaluator(loaded, clips), out or evaluation_folder(model, "zeroshot"))
+    finish(evaluator(loaded, clips), out, model, "zeroshot")
 
 
 @app.command()

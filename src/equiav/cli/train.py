@@ -1,4 +1,4 @@
-"""Commands that train, and the recipes that come with the package."""
+"""Commands that train a model or a classifier, and the recipes that come with the package."""
 
 from __future__ import annotations
 
@@ -100,3 +100,77 @@ def recipes(
         raise EquiAVError(f"{out}: is there already; choose another file")
     write_whole(out, text)
     print(f"Written: {out}; use it by `equiav {kind} {out}`")
+
+
+@app.command()
+def finetune(
+    recipe: Annotated[Path, typer.Argument(help="A recipe: a file, or a name that `equiav recipes` lists (world).")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/finetune/<recipe> without it.")] = None,
+    folds: Annotated[
+        bool,
+        typer.Option("--folds", help="One classifier per published fold or split (ESC-50, UCF101), and their mean."),
+    ] = False,
+) -> None:
+    """Train a classifier on audio, frames or both, from pre-trained weights (weights=runs/demo) or from scratch.
+
+    Run the same command again to resume; under torchrun, processes share each batch. Writes checkpoints/, best/ (the
+    weights that validation chose), log.jsonl, and at the end results.json and report.html of the test split.
+    """
+    from equiav.config import find_recipe, load_config
+    from equiav.distributed import rank, started
+    from equiav.training import STOPPED, finetune_folds
+    from equiav.training import finetune as run
+
+    config = load_config(find_recipe(recipe, "finetune"), tuple(overrides or ()))
+    out = out or Path("runs") / "finetune" / recipe.stem
+    with started(config.train.timeout):
+        if folds:
+            results = finetune_folds(config, out, say)
+            lines, interrupted = list(results.lines) if results else [], results is None
+        else:
+            done = run(config, out, say)
+            lines, interrupted = done.lines(), done.outcome.interrupted
+        if rank() == 0:
+            end_line()
+            print("\n".join([*lines, f"stopped: {out}" if interrupted else f"Look at {out / 'report.html'}"]))
+    if interrupted:
+        raise typer.Exit(STOPPED)
+
+
+@app.command()
+def benchmark(
+    size: Annotated[str, typer.Option(help="Of the encoders: base (the paper's), small, tiny or micro.")] = "base",
+    batch: Annotated[int | None, typer.Option(min=2, help="Clips of a step; 4 on a CPU, 64 a GPU without it.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps; the fastest counts.")] = 3,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the best there is without it.")] = None,
+    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    workers: Annotated[int | None, typer.Option(min=1, help="Of the loader; one per core without it.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A prepared folder to load; a generated video without it.")] = None,
+    folder: Annotated[Path, typer.Option(help="Where shards would lie: its disk is measured.")] = Path(),
+    out: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
+) -> None:
+    """How fast this machine trains and what limits it: step, memory, loader, gather over ranks, disk, and advice.
+
+    On two CPU cores `--size micro` takes half a minute, the base model some minutes. Under torchrun, ranks take part.
+    """
+    from equiav.benchmark import benchmark_config, benchmark_device, run_benchmark, table
+    from equiav.distributed import rank, started
+    from equiav.io import write_json
+
+    choose("--size", size, "base", "small", "tiny", "micro")
+    choose("--precision", precision, "auto", "float32", "bfloat16")
+    with started():
+        place = benchmark_device(choose("--device", device, "cpu", "cuda", "mps"))
+        config = benchmark_config(place, size=size, batch=batch, precision=precision, workers=workers)
+        quiet = rank() != 0
+        record = run_benchmark(
+            config, device=place, steps=steps, data=data, folder=folder, report=(lambda line: None) if quiet else say
+        )
+        if quiet:
+            return
+        end_line()
+        print("\n".join([*table(record), "", *record["advice"]]))
+        if out:
+            write_json(out, record)
+            print(f"Written: {out}")

@@ -1,7 +1,6 @@
 """Evaluations: callables on a model and a dataset, with a primary metric and plain results."""
 
-from equiav.evaluation.augmentation import augmentation_figure
-from equiav.evaluation.base import REPORT, RESULTS, Evaluator, Results, evaluation_folder
+from equiav.evaluation.base import RESULTS, Evaluator, Examples, Results, evaluation_folder, pixels
 from equiav.evaluation.classification import (
     Classification,
     accuracy,
@@ -17,7 +16,6 @@ from equiav.evaluation.classification import (
 from equiav.evaluation.cost import PAPER_BASELINE, PAPER_INCREASE, cost_of, cost_results, cost_table, encoder_passes
 from equiav.evaluation.embed import embed_dataset, embed_with_banks, read_tokens
 from equiav.evaluation.equivariance import Equivariance, evenly, predictor_similarity
-from equiav.evaluation.examples import Examples, pixels
 from equiav.evaluation.localisation import (
     METHODS,
     Localisation,
@@ -27,7 +25,6 @@ from equiav.evaluation.localisation import (
     centre_prior,
     heat_maps,
     localise,
-    localise_files,
     method_of,
     nearest_transformation,
     overlay,
@@ -35,10 +32,9 @@ from equiav.evaluation.localisation import (
     token_scores,
     upsample,
 )
-from equiav.evaluation.overlays import localise_video
+from equiav.evaluation.overlays import localise_files, localise_video
 from equiav.evaluation.probe import (
     TEMPERATURE,
-    LinearProbe,
     Probe,
     ProbeResult,
     View,
@@ -70,14 +66,12 @@ __all__ = [
     "METHODS",
     "PAPER_BASELINE",
     "PAPER_INCREASE",
-    "REPORT",
     "RESULTS",
     "TEMPERATURE",
     "Classification",
     "Equivariance",
     "Evaluator",
     "Examples",
-    "LinearProbe",
     "Localisation",
     "Method",
     "Probe",
@@ -89,7 +83,6 @@ __all__ = [
     "accuracy",
     "agreement",
     "agreement_metrics",
-    "augmentation_figure",
     "average_precision",
     "both_ranks",
     "centre_prior",

@@ -9,19 +9,18 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
-from scipy.stats import rankdata
+from scipy.stats import mannwhitneyu, norm
 from torch import Tensor
 
 from equiav.build import build_inputs
-from equiav.data import Dataset, Subset, evaluation_batches, evenly_spaced, labels_of, multi_hot
-from equiav.distributed import everyone, own_share
-from equiav.evaluation.base import Results
-from equiav.evaluation.examples import Examples
+from equiav.data import Dataset, Subset, evenly_spaced, labels_of, multi_hot
+from equiav.distributed import everyone
+from equiav.evaluation.base import Examples, Results
+from equiav.evaluation.embed import evaluating, own_batches
 from equiav.inference import LoadedClassifier
 from equiav.media import encoder_inputs
 from equiav.types import VISUAL
 
-BATCH = 64
 GUESSES = 2  # classes named for an example
 CONFUSIONS = 8  # pairs of classes listed
 
@@ -51,18 +50,15 @@ def mean_average_precision(
 
 def roc_auc(scores: Float[Tensor, " n"], positive: Float[Tensor, " n"]) -> float:
     """Chance that a positive is scored above a negative, ties counted half; NaN where either is missing."""
-    total = len(scores)
-    hits = int(positive.sum())
-    if hits in (0, total):
+    above, below = scores[positive > 0].cpu().numpy(), scores[positive <= 0].cpu().numpy()
+    if not len(above) or not len(below):
         return math.nan
-    ranks = rankdata(scores.cpu().numpy())  # of equal scores, their mean rank
-    above = float((ranks * positive.cpu().numpy()).sum()) - hits * (hits + 1) / 2
-    return above / (hits * (total - hits))
+    return float(mannwhitneyu(above, below).statistic) / (len(above) * len(below))
 
 
 def d_prime(auc: float) -> float:
     """How far two unit Gaussians lie apart whose ROC curve has this area; infinite at 1."""
-    return math.sqrt(2) * float(torch.special.ndtri(torch.tensor(auc, dtype=torch.float64)))
+    return math.sqrt(2) * float(norm.ppf(auc))
 
 
 def accuracy(scores: Float[Tensor, "n classes"], labels: Float[Tensor, "n classes"]) -> float:
@@ -165,17 +161,14 @@ def classify_dataset(
     device = next(model.parameters()).device
     if dataset.modalities != model.modalities:
         dataset = Subset(dataset, range(len(dataset)), model.modalities)
-    first, last = own_share(len(dataset))
-    training = model.training
-    model.eval()
     looks = []
-    for frame in range(dataset.frames) if all_frames and VISUAL in model.modalities else [None]:
-        parts = []
-        for batch in evaluation_batches(dataset, batch=BATCH, first=first, last=last, frame=frame):
-            logits = model(encoder_inputs(inputs, batch.to(device))).float().cpu()
-            parts.append(logits.log_softmax(dim=1) if classifier.single else logits)
-        looks.append(torch.cat(everyone(parts)))
-    model.train(training)
+    with evaluating(model):
+        for frame in range(dataset.frames) if all_frames and VISUAL in model.modalities else [None]:
+            parts = []
+            for _, batch in own_batches(dataset, frame=frame):
+                logits = model(encoder_inputs(inputs, batch.to(device))).float().cpu()
+                parts.append(logits.log_softmax(dim=1) if classifier.single else logits)
+            looks.append(torch.cat(everyone(parts)))
     scores = torch.stack(looks).mean(dim=0) if len(looks) > 1 else looks[0]
     return scores.clone()  # an ordinary tensor, free of inference mode
 

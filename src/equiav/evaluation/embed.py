@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from equiav.data import Dataset, Subset, evaluation_batches
 from equiav.distributed import everyone, own_share
@@ -15,11 +16,33 @@ from equiav.inference import Banks, LoadedModel
 from equiav.io import Progress
 from equiav.media import encoder_inputs
 from equiav.models import Tokens
-from equiav.types import VISUAL, Embeddings, Modality
+from equiav.types import VISUAL, Batch, Embeddings, Modality
 
 BATCH = 64
 # What to keep of the tokens of a batch: a tensor with a row per clip for each thing wanted.
 Reader = Callable[[Modality, Tokens], Sequence[Tensor]]
+
+
+@contextmanager
+def evaluating(network: nn.Module) -> Iterator[None]:
+    """A network in evaluation mode, and afterwards as it was."""
+    training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(training)
+
+
+def own_batches(
+    dataset: Dataset, *, batch: int = BATCH, frame: int | None = None, what: str = "", report: Report = silent
+) -> Iterator[tuple[int, Batch]]:
+    """The process's share of a dataset in order, nothing dropped; each batch with the number of its first clip."""
+    first, last = own_share(len(dataset))
+    progress = Progress(-(-(last - first) // batch), report, what)
+    for done, loaded in enumerate(evaluation_batches(dataset, batch=batch, first=first, last=last, frame=frame)):
+        yield first + done * batch, loaded
+        progress.update(done + 1)
 
 
 @torch.inference_mode()
@@ -41,17 +64,11 @@ def read_tokens(
     wanted = tuple(dataset.modalities if modalities is None else modalities)
     if wanted != dataset.modalities:  # what is not wanted is not decoded
         dataset = Subset(dataset, range(len(dataset)), wanted)
-    first, last = own_share(len(dataset))
-    progress = Progress(-(-(last - first) // batch), report, what)
-    network = model.model
-    training = network.training
-    network.eval()
     parts: dict[Modality, list[Sequence[Tensor]]] = {m: [] for m in wanted}
-    for done, loaded in enumerate(evaluation_batches(dataset, batch=batch, first=first, last=last, frame=frame), 1):
-        for m, x in encoder_inputs(model.inputs, loaded.to(model.device), wanted).items():
-            parts[m].append([kept.float().cpu() for kept in reader(m, network.encode(m, x))])
-        progress.update(done)
-    network.train(training)
+    with evaluating(model.model):
+        for _, loaded in own_batches(dataset, batch=batch, frame=frame, what=what, report=report):
+            for m, x in encoder_inputs(model.inputs, loaded.to(model.device), wanted).items():
+                parts[m].append([kept.float().cpu() for kept in reader(m, model.model.encode(m, x))])
     # Clones are ordinary tensors, free of inference mode: a probe can learn on them.
     return {m: [torch.cat(rows).clone() for rows in zip(*everyone(of), strict=True)] for m, of in parts.items()}
 
@@ -86,19 +103,14 @@ def embed_with_banks(
         plain = tuple(m for m in order if not (all_frames and m == VISUAL))
         found = read_tokens(model, dataset, reader, modalities=plain, report=report)
         if all_frames and VISUAL in order:
-            found[VISUAL] = _mean_over_frames(model, dataset, reader, report)
+            looks = []
+            for k in range(dataset.frames):
+                what = f"embedding frame {k + 1} of {dataset.frames}"
+                read = read_tokens(model, dataset, reader, modalities=(VISUAL,), frame=k, what=what, report=report)
+                looks.append([F.normalize(z, dim=1) for z in read[VISUAL]])
+            found[VISUAL] = [torch.stack(of_bank).mean(dim=0) for of_bank in zip(*looks, strict=True)]
     else:
         for m, side in dataset.sides().items():
             found |= read_tokens(model, side, reader, modalities=(m,), report=report)
     ids = tuple(dataset.clip(i).id for i in range(len(dataset)))
     return [Embeddings(ids, {m: found[m][k] for m in order}) for k in range(len(banks))]
-
-
-def _mean_over_frames(model: LoadedModel, dataset: Dataset, reader: Reader, report: Report) -> list[Tensor]:
-    looks = []
-    for k in range(dataset.frames):
-        what = f"embedding frame {k + 1} of {dataset.frames}"
-        looks.append(
-            read_tokens(model, dataset, reader, modalities=(VISUAL,), frame=k, what=what, report=report)[VISUAL]
-        )
-    return [torch.stack([F.normalize(z, dim=1) for z in of_bank]).mean(dim=0) for of_bank in zip(*looks, strict=True)]

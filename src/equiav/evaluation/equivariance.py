@@ -7,9 +7,8 @@ inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,18 +17,16 @@ from torch import Tensor
 
 from equiav.augment import Pipeline, PipelineDraw
 from equiav.build import build_pipelines
-from equiav.config import Config
 from equiav.data import Dataset, Subset, collate, evaluation_batches, evenly_spaced
 from equiav.errors import ConfigError, DataError
-from equiav.evaluation.base import Report, Results, silent
-from equiav.evaluation.examples import ASSETS, SIDE, pixels
+from equiav.evaluation.base import ASSETS, SIDE, Report, Results, pixels, silent
 from equiav.inference import LoadedModel
 from equiav.io import Progress
-from equiav.media import InputTransform, prepare_batch
+from equiav.media import prepare_batch
 from equiav.models import Branch, EquiAV, Tokens, centroid, mean_pool
 from equiav.randomness import generator
 from equiav.report import image_png, spectrogram_png
-from equiav.types import AUDIO, VISUAL, Modality
+from equiav.types import VISUAL, Modality
 
 DRAWS = 8  # per clip: a mean over them, and the pool in which a prediction looks for its own
 NORMAL_95 = 1.96  # standard errors on either side of a mean
@@ -44,19 +41,19 @@ PAPER = {
     "hypernetwork": {"A": 0.87, "V": 0.90},
     "attention": {"A": 0.90, "V": 0.92},
 }
-COLUMNS = {AUDIO: "A", VISUAL: "V"}
-
+Drawn = dict[str, PipelineDraw]  # by name; see `draw_views`
 Scores = dict[str, Tensor]  # by name, one row per clip; see `one_batch`
 
 
-def check_measurable(config: Config) -> None:
+def check_measurable(loaded: LoadedModel) -> None:
     """Refuses models whose predictor was not trained, or whose augmentations cannot be applied here."""
+    config = loaded.config
     if config.augment.layout != "paper":
         raise ConfigError(
             f"augment.layout {config.augment.layout}: how the released code applied its augmentations is not "
             "reproduced, so nothing can be compared with its vectors; equivariance needs a model trained here"
         )
-    if not config.objective.has_predictor:
+    if not config.objective.has_predictor or not isinstance(loaded.model, EquiAV):
         raise ConfigError(f"objective.kind {config.objective.kind}: equivariance asks a predictor, this model has none")
     if config.objective.intra != "equivariant":
         raise ConfigError(
@@ -72,115 +69,83 @@ def evenly(clips: Dataset, count: int) -> Dataset:
     return Subset(clips, evenly_spaced(len(clips), count))
 
 
-# What is drawn: for all clips at once, so that the batch size does not matter.
+# What is drawn
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is drawn for one modality: `draws` rows per clip in the full draws, one row per clip in those alone."""
+def draw_views(pipeline: Pipeline, m: Modality, *, clips: int, draws: int, seed: int, parts: bool = True) -> Drawn:
+    """All randomness of one modality, for all clips at once, so that the batch size does not matter.
 
-    pipeline: Pipeline
-    draws: int
-    full: PipelineDraw
-    redrawn: dict[str, PipelineDraw]
-    alone: dict[str, PipelineDraw]
-    alone_redrawn: dict[str, PipelineDraw]
-
-    def rows(self, start: int, stop: int) -> Plan:
-        """The draws of clips `start` up to `stop`."""
-
-        def some(draws: dict[str, PipelineDraw], each: int) -> dict[str, PipelineDraw]:
-            return {name: draw.rows(start * each, stop * each) for name, draw in draws.items()}
-
-        full = self.full.rows(start * self.draws, stop * self.draws)
-        redrawn = some(self.redrawn, self.draws)
-        return Plan(self.pipeline, self.draws, full, redrawn, some(self.alone, 1), some(self.alone_redrawn, 1))
-
-    def vectors(self, draws: PipelineDraw) -> Float[Tensor, "clips draws d_t"]:
-        """The vectors of full draws, clip by clip."""
-        return self.pipeline.encode(draws).view(-1, self.draws, len(self.pipeline.slots))
-
-    def counted(self, name: str) -> Bool[Tensor, "clips draws"]:
-        """Where an augmentation is on, and redrawing it changes its part of the vector."""
-        return (self.full[name].on & self._differs(name, self.full, self.redrawn[name])).view(-1, self.draws)
-
-    def counted_alone(self, name: str) -> Bool[Tensor, "clips 1"]:
-        """The same for the augmentation alone, which is always on."""
-        return self._differs(name, self.alone[name], self.alone_redrawn[name])[:, None]
-
-    def _differs(self, name: str, one: PipelineDraw, other: PipelineDraw) -> Bool[Tensor, " rows"]:
-        encode = self.pipeline.parts[name].encode
-        return (encode(one[name]) != encode(other[name])).any(dim=1)
-
-
-def make_plan(pipeline: Pipeline, m: Modality, *, clips: int, draws: int, seed: int, parts: bool = True) -> Plan:
-    """All randomness of one modality; without `parts` only the full draws."""
+    `full`: everything, `draws` rows a clip. With `parts`, per augmentation: `redrawn.NAME`, the same but for this one;
+    `alone.NAME`, this one and nothing else, a row a clip; `alone_redrawn.NAME`.
+    """
 
     def source(purpose: str) -> torch.Generator:
         return generator(seed, 0, f"equivariance/{purpose}/{m}")
 
-    full = pipeline.sample(clips * draws, source("full"))
-    names = tuple(pipeline.parts) if parts else ()
-    redrawn = {name: pipeline.redraw(full, name, source(f"redrawn/{name}")) for name in names}
-    alone = {name: pipeline.alone(name, clips, source(f"alone/{name}")) for name in names}
-    again = {name: pipeline.redraw(alone[name], name, source(f"alone/redrawn/{name}")) for name in names}
-    return Plan(pipeline, draws, full, redrawn, alone, again)
+    found = {"full": pipeline.sample(clips * draws, source("full"))}
+    for name in pipeline.parts if parts else ():
+        alone = pipeline.alone(name, clips, source(f"alone/{name}"))
+        found[f"redrawn.{name}"] = pipeline.redraw(found["full"], name, source(f"redrawn/{name}"))
+        found[f"alone.{name}"] = alone
+        found[f"alone_redrawn.{name}"] = pipeline.redraw(alone, name, source(f"alone/redrawn/{name}"))
+    return found
+
+
+def rows_of(drawn: Drawn, clips: int, start: int, stop: int) -> Drawn:
+    """Of the draws for `clips` clips, those of clips `start` up to `stop`."""
+    return {k: d.rows(start * d.batch // clips, stop * d.batch // clips) for k, d in drawn.items()}
+
+
+def counted(pipeline: Pipeline, name: str, draws: PipelineDraw, redrawn: PipelineDraw) -> Bool[Tensor, " rows"]:
+    """Where an augmentation is on, and redrawing it changes its part of the vector."""
+    encode = pipeline.parts[name].encode
+    return draws[name].on & (encode(draws[name]) != encode(redrawn[name])).any(dim=1)
 
 
 # Cosines, batch by batch.
 
 
-@dataclass(frozen=True)
-class Network:
-    """A branch, and how its inputs are finished after augmentation."""
-
-    branch: Branch
-    transform: InputTransform
-
-    def encode(self, x: Tensor) -> Tokens:
-        """h of an input as augmentations see it."""
-        return self.branch.encode(self.transform.finish(x))
+def _branch(loaded: LoadedModel, m: Modality) -> Branch:
+    return cast(EquiAV, loaded.model)[m]  # as `check_measurable` found it
 
 
-def _network(loaded: LoadedModel, m: Modality) -> Network:
-    if not isinstance(loaded.model, EquiAV):
-        raise ConfigError("equivariance asks a predictor, and this kind of model has none")
-    return Network(loaded.model[m], loaded.inputs[m])
+def _encode(loaded: LoadedModel, m: Modality, x: Tensor) -> Tokens:
+    """h of inputs as augmentations see them."""
+    return _branch(loaded, m).encode(loaded.inputs[m].finish(x))
 
 
-def _augmented(net: Network, x_aug: Tensor) -> Float[Tensor, "b d"]:
-    """z' as unit vectors, a few views at a time."""
-    rows = [net.branch.augmented(net.encode(part)) for part in torch.split(x_aug, ENCODED_AT_ONCE)]
-    return F.normalize(torch.cat(rows), dim=-1)
-
-
-def _predicted(branch: Branch, h: Tokens, t: Float[Tensor, "b S d_t"]) -> Float[Tensor, "b S d"]:
-    """z_hat for each of the vectors, as unit vectors."""
-    return F.normalize(branch.g_intra(branch.u(h, t.to(h.device))), dim=-1)
-
-
-def one_batch(net: Network, plan: Plan, x: Tensor) -> Scores:
-    """Scores of a batch of inputs before augmentation; `plan` holds its rows. Cosines are with z'.
+def one_batch(loaded: LoadedModel, m: Modality, pipeline: Pipeline, drawn: Drawn, x: Tensor) -> Scores:
+    """Scores of a batch of inputs before augmentation; `drawn` holds its rows. Cosines are with z'.
 
     `pairs` (n, draws, draws): of the prediction for draw d with the input augmented by draw e; `identity` (n, draws);
     `vectors` (n, 4, d): z' and z_hat of the first draw, z_hat of the second, g_intra(mean h), to be centred. Per
     augmentation: `redrawn.NAME` and `left_out.NAME` (n, draws); `alone.NAME` (n, 3): true vector, identity, redrawn
     vector; `changed.NAME` (n): how far the augmentation alone moves the input, in standard deviations of the input.
     """
-    branch, pipeline, d = net.branch, plan.pipeline, plan.draws
-    h = net.encode(x)
+    branch, full = _branch(loaded, m), drawn["full"]
+    h, d = _encode(loaded, m, x), full.batch // len(x)
+
+    def augmented(x_aug: Tensor) -> Float[Tensor, "b d"]:
+        """z' as unit vectors, a few views at a time."""
+        parts = torch.split(x_aug, ENCODED_AT_ONCE)
+        return F.normalize(torch.cat([branch.augmented(_encode(loaded, m, part)) for part in parts]), dim=-1)
+
+    def predicted(*draws: PipelineDraw) -> Float[Tensor, "n S d"]:
+        """z_hat for the vectors of one draw after the other, as unit vectors."""
+        t = torch.cat([pipeline.encode(of).view(len(x), -1, len(pipeline.slots)) for of in draws], dim=1)
+        return F.normalize(branch.g_intra(branch.u(h, t.to(h.device))), dim=-1)
+
     z = F.normalize(branch.augmented(h), dim=-1)  # the identity's prediction: g_intra(mean h)
-    z_aug = _augmented(net, pipeline.apply(x.repeat_interleave(d, dim=0), plan.full)).view(len(x), d, -1)
-    z_hat = _predicted(branch, h, plan.vectors(plan.full))
+    z_aug = augmented(pipeline.apply(x.repeat_interleave(d, dim=0), full)).view(len(x), d, -1)
+    z_hat = predicted(full)
     scores = {"pairs": z_hat @ z_aug.transpose(1, 2), "identity": (z_aug @ z[:, :, None])[:, :, 0]}
-    for name, redrawn in plan.redrawn.items():
-        for kind, draws in (("redrawn", redrawn), ("left_out", pipeline.leave_out(plan.full, name))):
-            scores[f"{kind}.{name}"] = (_predicted(branch, h, plan.vectors(draws)) * z_aug).sum(dim=-1)
-        x_alone = pipeline.apply(x, plan.alone[name])
-        t = [pipeline.encode(draws[name]) for draws in (plan.alone, plan.alone_redrawn)]
-        told = _predicted(branch, h, torch.stack(t, dim=1))
+    for name in (k.removeprefix("redrawn.") for k in drawn if k.startswith("redrawn.")):
+        for kind, draws in (("redrawn", drawn[f"redrawn.{name}"]), ("left_out", pipeline.leave_out(full, name))):
+            scores[f"{kind}.{name}"] = (predicted(draws) * z_aug).sum(dim=-1)
+        x_alone = pipeline.apply(x, drawn[f"alone.{name}"])
+        told = predicted(drawn[f"alone.{name}"], drawn[f"alone_redrawn.{name}"])
         offered = torch.stack([told[:, 0], z, told[:, 1]], dim=1)
-        scores[f"alone.{name}"] = (offered @ _augmented(net, x_alone)[:, :, None])[:, :, 0]
+        scores[f"alone.{name}"] = (offered @ augmented(x_alone)[:, :, None])[:, :, 0]
         moved = (x_alone - x).square().flatten(1).mean(dim=1).sqrt()
         scores[f"changed.{name}"] = moved / x.flatten(1).std(dim=1).clamp(min=1e-6)
     scores = {name: values.double().cpu() for name, values in scores.items()}
@@ -190,22 +155,19 @@ def one_batch(net: Network, plan: Plan, x: Tensor) -> Scores:
 
 @torch.inference_mode()
 def measure(
-    loaded: LoadedModel,
-    clips: Dataset,
-    plans: dict[Modality, Plan],
-    *,
-    batch: int = 16,
-    progress: Callable[[str], None] = lambda line: None,
+    loaded: LoadedModel, clips: Dataset, drawn: dict[Modality, Drawn], *, batch: int = 16, report: Report = silent
 ) -> dict[Modality, Scores]:
     """The scores of every clip, batch by batch; what stays in memory is small numbers and four embeddings a clip."""
-    found: dict[Modality, list[Scores]] = {m: [] for m in plans}
-    done, countdown = 0, Progress(len(clips), progress, "equivariance of clips")
+    pipelines = build_pipelines(loaded.config)
+    found: dict[Modality, list[Scores]] = {m: [] for m in drawn}
+    done, progress = 0, Progress(len(clips), report, "equivariance of clips")
     for part in evaluation_batches(clips, batch=batch):
-        for m, plan in plans.items():
+        for m, of_all in drawn.items():
             x = prepare_batch(loaded.inputs, part.to(loaded.device), m)
-            found[m].append(one_batch(_network(loaded, m), plan.rows(done, done + len(part)), x))
+            rows = rows_of(of_all, len(clips), done, done + len(part))
+            found[m].append(one_batch(loaded, m, pipelines[m], rows, x))
         done += len(part)
-        countdown.update(done)
+        progress.update(done)
     return {m: {name: torch.cat([s[name] for s in parts]) for name in parts[0]} for m, parts in found.items()}
 
 
@@ -216,27 +178,26 @@ def _own(scores: Scores) -> Float[Tensor, "n draws"]:
 
 def predictor_similarity(
     loaded: LoadedModel, clips: Dataset, *, seed: int = 0, count: int = 500, draws: int = DRAWS, batch: int = 16
-) -> dict[str, float]:
-    """Mean cosine of z_hat and z', columns A and V of the paper's table of predictor architectures."""
-    check_measurable(loaded.config)
+) -> dict[Modality, float]:
+    """Mean cosine of z_hat and z' by modality: columns A and V of the paper's table of predictor architectures."""
+    check_measurable(loaded)
     clips = evenly(clips, count)
-    plans = {
-        m: make_plan(pipeline, m, clips=len(clips), draws=draws, seed=seed, parts=False)
+    drawn = {
+        m: draw_views(pipeline, m, clips=len(clips), draws=draws, seed=seed, parts=False)
         for m, pipeline in build_pipelines(loaded.config).items()
     }
-    scores = measure(loaded, clips, plans, batch=batch)
-    return {COLUMNS[m]: float(_own(s).mean(dim=1).mean()) for m, s in scores.items()}
+    scores = measure(loaded, clips, drawn, batch=batch)
+    return {m: float(_own(s).mean(dim=1).mean()) for m, s in scores.items()}
 
 
 # Statistics: clips are the units.
 
 
-def interval(values: Float[Tensor, " n"]) -> tuple[float, float, float]:
-    """Mean and its 95 % interval (normal); unknown for fewer than two clips."""
-    if len(values) < 2:
-        return (float(values.mean()) if len(values) else math.nan), math.nan, math.nan
-    mean, half = float(values.mean()), NORMAL_95 * float(values.std()) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
+def interval(values: Float[Tensor, " n"]) -> dict[str, float]:
+    """Mean and its 95 % interval (normal): `mean`, `low`, `high`; unknown for fewer than two clips."""
+    mean = float(values.mean()) if len(values) else math.nan
+    half = NORMAL_95 * float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+    return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def paired_difference(true: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> dict[str, float | str]:
@@ -246,11 +207,9 @@ def paired_difference(true: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> 
     true vector stands if the interval can tell. Clips that are NaN in either do not count.
     """
     known = true.isfinite() & other.isfinite()
-    difference, low, high = interval((true - other)[known])
-    true_is = "above" if low > 0 else "below" if high < 0 else "level with"
-    return {
-        "mean": float(other[known].mean()), "difference": difference, "low": low, "high": high, "true_is": true_is,
-    }  # fmt: skip
+    found = interval((true - other)[known])
+    true_is = "above" if found["low"] > 0 else "below" if found["high"] < 0 else "level with"
+    return {**found, "mean": float(other[known].mean()), "difference": found["mean"], "true_is": true_is}
 
 
 def clip_means(values: Float[Tensor, "n draws"], counted: Bool[Tensor, "n draws"]) -> Float[Tensor, " n"]:
@@ -294,52 +253,37 @@ def centred_cosine(
 
 def _similarity(true: Tensor, identity: Tensor, another: Tensor) -> dict[str, Any]:
     """The paper's cosine, beside the identity and a vector of another draw."""
-    found = dict(zip(("mean", "low", "high"), interval(true), strict=True))
     others = {"identity": identity, "another_draw": another}
-    return {"true": found, **{name: paired_difference(true, other) for name, other in others.items()}}
-
-
-def full_record(scores: Scores) -> dict[str, Any]:
-    """Similarity under full draws."""
-    return _similarity(_own(scores).mean(dim=1), scores["identity"].mean(dim=1), others_mean(scores["pairs"]))
+    return {"true": interval(true), **{name: paired_difference(true, other) for name, other in others.items()}}
 
 
 def centred_record(scores: Scores) -> dict[str, Any]:
-    """The same for one draw a clip, about the mean of all z': what all embeddings share counts for nothing."""
+    """Similarity for one draw a clip, about the mean of all z': what all embeddings share counts for nothing."""
     z_aug, z_hat, z_other, z = scores["vectors"].double().unbind(dim=1)
     return _similarity(*(centred_cosine(v, z_aug, z_aug.mean(dim=0)) for v in (z_hat, z, z_other)))
 
 
-def part_records(scores: Scores, plan: Plan) -> dict[str, Any]:
-    """Per augmentation under full draws, where it is on: only its part of the vector is redrawn or left out."""
-    records = {}
-    for name in plan.pipeline.parts:
-        counted = plan.counted(name)
-        true = clip_means(_own(scores), counted)
+def part_records(scores: Scores, pipeline: Pipeline, drawn: Drawn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Per augmentation: under full draws, where it is on and its part alone is redrawn or left out; and with nothing
+    else applied, where `input_change` is in standard deviations of the input.
+    """
+
+    def compared(true: Tensor, others: dict[str, Tensor], on: Tensor, **more: float | int) -> dict[str, Any]:
+        known = clip_means(true, on)
+        found = {k: paired_difference(known, clip_means(v, on)) for k, v in others.items()}
+        return {"clips": int(on.any(dim=1).sum()), **more, "true": float(known.nanmean()), **found}
+
+    together, alone = {}, {}
+    for name in pipeline.parts:
+        own = _own(scores)
+        on = counted(pipeline, name, drawn["full"], drawn[f"redrawn.{name}"]).view(own.shape)
         others = {"identity": scores["identity"], **{k: scores[f"{k}.{name}"] for k in ("redrawn", "left_out")}}
-        records[name] = {
-            "clips": int(counted.any(dim=1).sum()),
-            "draws": int(counted.sum()),
-            "true": float(true.nanmean()),
-            **{k: paired_difference(true, clip_means(v, counted)) for k, v in others.items()},
-        }
-    return records
-
-
-def alone_records(scores: Scores, plan: Plan) -> dict[str, Any]:
-    """Per augmentation with nothing else applied; `input_change` is in standard deviations of the input."""
-    records = {}
-    for name in plan.pipeline.parts:
-        counted = plan.counted_alone(name)
-        true, identity, redrawn = (clip_means(scores[f"alone.{name}"][:, k : k + 1], counted) for k in range(3))
-        records[name] = {
-            "clips": int(counted.sum()),
-            "input_change": float(scores[f"changed.{name}"].mean()),
-            "true": float(true.nanmean()),
-            "identity": paired_difference(true, identity),
-            "redrawn": paired_difference(true, redrawn),
-        }
-    return records
+        together[name] = compared(own, others, on, draws=int(on.sum()))
+        on = counted(pipeline, name, drawn[f"alone.{name}"], drawn[f"alone_redrawn.{name}"])[:, None]
+        true, identity, redrawn = scores[f"alone.{name}"].split(1, dim=1)
+        moved = float(scores[f"changed.{name}"].mean())
+        alone[name] = compared(true, {"identity": identity, "redrawn": redrawn}, on, input_change=moved)
+    return together, alone
 
 
 # Eqs. (11), (12): h_rep = E[h'] is taken as the mean over many really augmented inputs; the centroid of S predictions
@@ -349,43 +293,35 @@ def alone_records(scores: Scores, plan: Plan) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def approximation(
-    loaded: LoadedModel,
-    clips: Dataset,
-    pipelines: dict[Modality, Pipeline],
-    *,
-    seed: int = 0,
-    progress: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
+def approximation(loaded: LoadedModel, clips: Dataset, *, seed: int = 0, report: Report = silent) -> dict[str, Any]:
     """Cosines with h_rep against S for both modalities, in the representation and through both heads."""
-    device = loaded.device
+    pipelines = build_pipelines(loaded.config)
     found: dict[Modality, list[Tensor]] = {m: [] for m in pipelines}
-    countdown = Progress(len(clips), progress, "centroids of clips")
+    progress = Progress(len(clips), report, "centroids of clips")
     for i, part in enumerate(evaluation_batches(clips, batch=1)):  # one clip fills the encoder with its views
         for m, pipeline in pipelines.items():
-            x = prepare_batch(loaded.inputs, part.to(device), m)
-            found[m].append(
-                one_clip(_network(loaded, m), pipeline, x, generator(seed, i, f"equivariance/centroid/{m}"))
-            )
-        countdown.update(i + 1)
+            x = prepare_batch(loaded.inputs, part.to(loaded.device), m)
+            found[m].append(one_clip(loaded, m, pipeline, x, generator(seed, i, f"equivariance/centroid/{m}")))
+        progress.update(i + 1)
     record = {}
     for m, parts in found.items():
-        branch, rows = _network(loaded, m).branch, torch.stack(parts).to(device)
+        branch, rows = _branch(loaded, m), torch.stack(parts).to(loaded.device)
         spaces = {"representation": rows, "inter": branch.g_inter(rows), "intra": branch.g_intra(rows)}
-        curves = {name: _space(x.double().cpu()) for name, x in spaces.items()}
-        record[m] = {"clips": len(rows), "real": REAL, **curves}
+        record[m] = {
+            "clips": len(rows), "real": REAL, **{name: _space(x.double().cpu()) for name, x in spaces.items()},
+        }  # fmt: skip
     return record
 
 
 def one_clip(
-    net: Network, pipeline: Pipeline, x: Float[Tensor, "1 c h w"], rng: torch.Generator
+    loaded: LoadedModel, m: Modality, pipeline: Pipeline, x: Float[Tensor, "1 c h w"], rng: torch.Generator
 ) -> Float[Tensor, "rows width"]:
     """Representations of one clip: h_rep, mean h, centroids for each S, means of S real ones for each S."""
     draws = pipeline.sample(REAL + COUNTS[-1], rng)
     views = pipeline.apply(x.expand(draws.batch, -1, -1, -1), draws)
-    h_aug = torch.cat([mean_pool(net.encode(part)) for part in torch.split(views, ENCODED_AT_ONCE)])
-    h = net.encode(x)
-    h_hat = net.branch.u(h, pipeline.vectors(1, COUNTS[-1], rng).to(x.device))[0]
+    h_aug = torch.cat([mean_pool(_encode(loaded, m, part)) for part in torch.split(views, ENCODED_AT_ONCE)])
+    h = _encode(loaded, m, x)
+    h_hat = _branch(loaded, m).u(h, pipeline.vectors(1, COUNTS[-1], rng).to(x.device))[0]
     predicted, real = (
         torch.stack([centroid(v[None, :s])[0] for s in COUNTS]) for v in (h_hat, h_aug[REAL:])  # Eq. (12)
     )  # fmt: skip
@@ -439,10 +375,11 @@ class Equivariance:
 
     def __call__(self, model: LoadedModel, dataset: Dataset) -> Results:
         """Cosines under full draws and augmentation by augmentation, ranks, and the centroid's approximation."""
-        check_measurable(model.config)
+        check_measurable(model)
         chosen, pipelines = evenly(dataset, self.count), build_pipelines(model.config)
-        plans = {m: make_plan(p, m, clips=len(chosen), draws=self.draws, seed=self.seed) for m, p in pipelines.items()}
-        scores = measure(model, chosen, plans, batch=self.batch, progress=self.report)
+        drawn = {m: draw_views(p, m, clips=len(chosen), draws=self.draws, seed=self.seed) for m, p in pipelines.items()}
+        scores = measure(model, chosen, drawn, batch=self.batch, report=self.report)
+        parts = {m: part_records(s, pipelines[m], drawn[m]) for m, s in scores.items()}
         few = evenly(dataset, min(self.count, self.centroid_clips))
         assets: dict[str, bytes] = {}
         record: dict[str, Any] = {
@@ -452,17 +389,20 @@ class Equivariance:
             "draws": self.draws,
             "seed": self.seed,
             "predictor": model.config.model.predictor.kind,
-            "similarity": {m: full_record(s) for m, s in scores.items()},
+            "similarity": {
+                m: _similarity(_own(s).mean(dim=1), s["identity"].mean(dim=1), others_mean(s["pairs"]))
+                for m, s in scores.items()
+            },
             "paper": PAPER,
             "centred": {m: centred_record(s) for m, s in scores.items()},
             "ranking": {m: rank_among_draws(s["pairs"]) for m, s in scores.items()},
-            "augmentations": {m: part_records(s, plans[m]) for m, s in scores.items()},
-            "alone": {m: alone_records(s, plans[m]) for m, s in scores.items()},
-            "approximation": approximation(model, few, pipelines, seed=self.seed, progress=self.report),
+            "augmentations": {m: together for m, (together, _) in parts.items()},
+            "alone": {m: alone for m, (_, alone) in parts.items()},
+            "approximation": approximation(model, few, seed=self.seed, report=self.report),
             "checkpoint": model.meta,
             "examples": [
-                _example(model, chosen, i, m, plans[m], scores[m], assets)
-                for m in plans
+                _example(model, chosen, i, m, drawn[m]["full"], scores[m], assets)
+                for m in drawn
                 for i in evenly_spaced(len(chosen), self.examples)
             ],
         }
@@ -473,15 +413,21 @@ class Equivariance:
 
 
 def _example(
-    model: LoadedModel, clips: Dataset, index: int, m: Modality, plan: Plan, scores: Scores, assets: dict[str, bytes]
+    model: LoadedModel,
+    clips: Dataset,
+    index: int,
+    m: Modality,
+    full: PipelineDraw,
+    scores: Scores,
+    assets: dict[str, bytes],
 ) -> dict[str, Any]:
     """A clip and its first views, each with its cosines: true vector, identity, mean over the clip's other draws."""
     x = prepare_batch(model.inputs, collate([clips.sample(index, clips.frames // 2)]), m)
-    views = plan.pipeline.apply(x.expand(plan.draws, -1, -1, -1), plan.rows(index, index + 1).full)[:SHOWN]
     pairs, identity = scores["pairs"][index], scores["identity"][index]
-    own = pairs.diagonal()
-    another = (pairs.sum(dim=0) - own) / max(1, plan.draws - 1)
-    cosines = {"true": own, "identity": identity, "another": another}
+    draws = len(pairs)
+    own, rows = pairs.diagonal(), full.rows(index * draws, (index + 1) * draws)
+    views = build_pipelines(model.config)[m].apply(x.expand(draws, -1, -1, -1), rows)[:SHOWN]
+    cosines = {"true": own, "identity": identity, "another": (pairs.sum(dim=0) - own) / max(1, draws - 1)}
     limits = (float(x.quantile(0.02)), float(x.quantile(0.998)))
 
     def shown(view: Tensor, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Where in a frame the audio comes from: maps, how well they agree with boxes, and overlays for your own videos.
+"""Where in a frame the audio comes from: maps, and how well they agree with boxes.
 
 Five methods ask a trained model which tokens of a frame fit the audio; none needs further training.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -19,19 +18,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equiav.build import build_pipelines
-from equiav.data import Dataset, Subset, evenly_spaced, find_sources
-from equiav.errors import ConfigError, DataError, EquiAVError, ShapeError
-from equiav.evaluation.base import Report, Results, silent
-from equiav.evaluation.embed import read_tokens
+from equiav.data import Dataset, Subset, evenly_spaced
+from equiav.errors import ConfigError, DataError, ShapeError
+from equiav.evaluation.base import ASSETS, Examples, Report, Results, of_list, of_list_lines, pixels, silent
+from equiav.evaluation.embed import embed_dataset
 from equiav.evaluation.equivariance import interval
-from equiav.evaluation.examples import ASSETS, Examples, pixels
 from equiav.inference import LoadedModel
-from equiav.io import Progress, write_whole
-from equiav.media import HOP_SECONDS, Workers, decode, decoded_in, square, to_float
+from equiav.io import Progress
+from equiav.media import square, to_float
 from equiav.models import AttentionPredictor, Branch, EquiAV
 from equiav.randomness import generator
-from equiav.report import heat_overlay, image_png, outlined, wav, whole_overlay
-from equiav.types import AUDIO, VISUAL, Clip, DecodedClip
+from equiav.report import heat_overlay, image_png, outlined
+from equiav.types import AUDIO, VISUAL
 
 Method = Literal["blend", "removal", "centroid", "projection", "attention"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -212,11 +210,6 @@ def centre_prior(height: int, width: int) -> Float[Tensor, "h w"]:
     return -(y[:, None].square() + x[None].square())
 
 
-def ahead(ours: Float[Tensor, " n"], theirs: Float[Tensor, " n"]) -> dict[str, float]:
-    """Mean paired difference in per cent, with its 95 % interval by the normal approximation."""
-    return dict(zip(("mean", "low", "high"), interval(100 * (ours - theirs).double()), strict=True))
-
-
 # The evaluator
 
 
@@ -225,12 +218,13 @@ class Localisation:
     """The evaluator of localisation: the middle frame of every clip with boxes, beside two controls.
 
     The controls are another clip's audio, given to every clip by `seed`, and the centre of the frame: a model that
-    ignores the audio does as well with another clip's. `split` is for the record.
+    ignores the audio does as well with another clip's. `split` and `listed`, see `Retrieval`, are for the record.
     """
 
     method: Method | None = None
     seed: int = 0
     split: str | None = None
+    listed: int | None = None
     examples: int = 12
     report: Report = silent
 
@@ -247,20 +241,24 @@ class Localisation:
         chosen = Subset(dataset, rows)
         maps = self._maps(model, chosen, method)
         found = {name: agreement(of, [boxes[i] for i in rows]) for name, of in maps.items()}
-        metrics, subsets = {}, _subsets(chosen)
+        # Where it is known that other objects of the frame are silent, the audio must choose.
+        with_silent = [k for k in range(len(chosen)) if chosen.clip(k).metadata.get("silent", 0)]
+        subsets = {"all": list(range(len(chosen)))} | ({"with silent things": with_silent} if with_silent else {})
+        metrics = {}
         for subset, places in subsets.items():
             part = {name: of[places] for name, of in found.items()}
-            pointing = {name: of[:, 0] for name, of in part.items()}
+            pointing = {name: 100 * of[:, 0].double() for name, of in part.items()}
             metrics[subset] = {
                 **{name: agreement_metrics(of) for name, of in part.items()},
-                "ahead_of_other_sound": ahead(pointing["sound"], pointing["other sound"]),
-                "ahead_of_centre": ahead(pointing["sound"], pointing["centre"]),
+                "ahead_of_other_sound": interval(pointing["sound"] - pointing["other sound"]),
+                "ahead_of_centre": interval(pointing["sound"] - pointing["centre"]),
             }
         last = list(subsets.values())[-1]
         shown = Examples(dataset.sides(), model.config)
         record = {
             "task": "localisation",
             "split": self.split,
+            **of_list(dataset, self.listed),
             "method": method,
             "seed": self.seed,
             "left_out_without_boxes": len(dataset) - len(rows),
@@ -275,6 +273,7 @@ class Localisation:
         for subset, values in metrics.items():
             points = ", ".join(f"{name} {values[name]['pointing']:.1f} %" for name in CONTROLS)
             lines.append(f"{subset} ({values['sound']['pictures']} clips): pointing {points}")
+        lines += of_list_lines(record)
         return Results(
             record, primary=self.primary, lines=tuple(lines), template="localisation.html", assets=shown.assets,
             watch="localisation",
@@ -282,11 +281,7 @@ class Localisation:
 
     def _maps(self, model: LoadedModel, clips: Dataset, method: Method) -> dict[str, Maps]:
         """The maps of every clip by control."""
-
-        def embed(m: str, h: Tensor) -> list[Tensor]:
-            return [model.model.embed_tokens(m, h, model.banks.get(m))]
-
-        (z_a,) = read_tokens(model, clips, embed, modalities=(AUDIO,))[AUDIO]
+        z_a = embed_dataset(model, Subset(clips, range(len(clips)), (AUDIO,)))[AUDIO]
         asked = {"sound": z_a, "other sound": z_a[partners(len(clips), self.seed)]}
         maps: dict[str, list[Tensor]] = {name: [] for name in asked}
         progress = Progress(len(clips), self.report, "localising clips")
@@ -307,13 +302,6 @@ def partners(count: int, seed: int) -> Tensor:
     partner = torch.empty_like(order)
     partner[order] = order.roll(1)
     return partner
-
-
-def _subsets(clips: Dataset) -> dict[str, list[int]]:
-    """Clips worth a look of their own: where it is known that other objects are silent, the audio must choose."""
-    silent_objects = [clips.clip(i).metadata.get("silent", 0) for i in range(len(clips))]
-    found = {"all": list(range(len(clips))), "with silent things": [i for i, n in enumerate(silent_objects) if n]}
-    return {name: rows for name, rows in found.items() if rows}
 
 
 def _example(shown: Examples, clips: Dataset, index: int, maps: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
@@ -376,114 +364,3 @@ def nearest_transformation(
     both = torch.cat([x, pipeline.apply(x, draws.rows(best, best + 1)).clamp(0, 1)])
     maps = heat_maps(model, model.inputs[VISUAL].finish(both), z_a.expand(2, -1), method)
     return both.cpu(), maps, float(cosines[best])
-
-
-# Your own videos: `equiav localise`
-
-
-def localise_files(
-    model: LoadedModel,
-    source: Path,
-    out: Path,
-    *,
-    audio: Path | None = None,
-    frames: int = 3,
-    nearest: bool = False,
-    method: Method | None = None,
-    seed: int = 0,
-    workers: Workers | None = None,
-    report: Report = silent,
-) -> Results:
-    """Overlays for a video or a folder of them: PNG files in `out`, results.json and a page; returns the results.
-
-    The beginning of each file is looked at, as much as the model hears at once; `audio` asks for the audio of another
-    file instead. Files of a folder that cannot be used are skipped and listed. Decoding is done by `workers`, if given.
-    """
-    method = method_of(model, method)
-    config = model.config
-    how: dict[str, Any] = {"sample_rate": config.audio.sample_rate, "seconds": config.audio.frames * HOP_SECONDS}
-    other = None
-    if audio:
-        other = decoded_in(workers, decode, audio, frames=frames, **how).waveform
-        if other is None:
-            raise DataError(f"{audio}: has no sound")
-    paths = {source.stem: source} if source.is_file() else named_apart(find_sources(source))
-    clips, skipped = [], []
-    progress = Progress(len(paths), report, "localising files")
-    for number, (name, path) in enumerate(paths.items(), 1):
-        try:
-            shown = decoded_in(workers, decode, path, frames=frames, **how)
-            record = _localised(model, shown, other, out, name, method=method, nearest=nearest, seed=seed)
-            clips.append({"source": path.name if source.is_file() else str(path.relative_to(source)), **record})
-        except EquiAVError as error:
-            if source.is_file():
-                raise
-            skipped.append({"path": str(path), "reason": str(error).removeprefix(f"{path}: ")})
-        progress.update(number)
-    if not clips:
-        raise DataError(
-            f"{source}: none of its {len(paths)} files can be used; {skipped[0]['path']}: {skipped[0]['reason']}"
-        )
-    record = {"task": "localise", "method": method, "clips": clips, "skipped": skipped, "checkpoint": model.meta}
-    results = Results(
-        record, primary="", lines=(f"{len(clips)} clips, {len(skipped)} skipped.",), template="localise.html"
-    )
-    results.write(out)
-    return results
-
-
-def named_apart(sources: Sequence[Clip]) -> dict[str, Path]:
-    """Each file under a name of its own for what is written: its path in the folder, as one word."""
-    named: dict[str, Path] = {}
-    for source in sources:
-        name = whole = "-".join(Path(source.id).with_suffix("").parts)
-        number = 1
-        while name in named:
-            number += 1
-            name = f"{whole} ({number})"
-        assert source.path is not None  # found on disk
-        named[name] = source.path
-    return named
-
-
-def _localised(
-    model: LoadedModel,
-    clip: DecodedClip,
-    other: Tensor | None,
-    out: Path,
-    name: str,
-    *,
-    method: Method,
-    nearest: bool,
-    seed: int,
-) -> dict[str, Any]:
-    """The record of one file; what it names is written on the way: overlays beside the page, the rest as assets."""
-    waveform = clip.waveform if other is None else other
-    if clip.frames is None:
-        raise DataError(f"{clip.name}: has no picture to look at")
-    if waveform is None:
-        raise DataError(f"{clip.name}: has no sound to look for; give one with --audio")
-
-    def pair(stem: str, frame: Tensor, heat: Tensor, overlaid: str) -> dict[str, str]:
-        plain = f"{ASSETS}/{stem}.png"
-        shown = pixels(frame, scale_of(frame))  # at its own size, small ones enlarged
-        write_whole(out / plain, image_png(shown))
-        write_whole(out / overlaid, image_png(whole_overlay(shown, heat.numpy())))
-        return {"image": plain, "overlay": overlaid}
-
-    maps, _ = localise(model, waveform, clip.frames, method)
-    heard = f"{ASSETS}/{name}.wav"
-    write_whole(out / heard, wav(waveform.numpy(), clip.sample_rate))
-    over = enumerate(zip(clip.frames, maps, strict=True))
-    shown = [pair(f"{name}-{k}", f, m, f"{name}-{k}.png") for k, (f, m) in over]
-    record: dict[str, Any] = {"audio": heard, "frames": shown}
-    if nearest:
-        middle = square(clip.frames[len(clip.frames) // 2][None], model.config.visual.size)[0]
-        z_a = embed_waveform(model, waveform)[0]
-        both, maps, cosine = nearest_transformation(model, middle, z_a, seed=seed, method=method)
-        pairs = [
-            pair(f"{name}-{word}", f, m, f"{ASSETS}/{name}-{word}-overlay.png")
-            for word, f, m in zip(("original", "nearest"), both, maps, strict=True)
-        ]
-        record["nearest"] = {"pairs": pairs, "cosine": round(cosine, 4)}
-    return record

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from equiav.build import build_dataset, present_splits
 from equiav.config import CavMaeConfig, Config, WorldConfig
 from equiav.data import Dataset, Labels, Subset, evenly_spaced, hold_out, labels_of, multi_hot, vocabulary
 from equiav.errors import DataError, ShapeError
-from equiav.evaluation.base import Report, Results, silent
+from equiav.evaluation.base import Examples, Report, Results, of_list, of_list_lines, silent
 from equiav.evaluation.classification import (
     accuracy,
     by_class,
@@ -27,7 +28,6 @@ from equiav.evaluation.classification import (
     mean_average_precision,
 )
 from equiav.evaluation.embed import read_tokens
-from equiav.evaluation.examples import Examples
 from equiav.inference import LoadedModel
 from equiav.models import Tokens, mean_pool
 from equiav.types import AUDIO, SPLITS, VISUAL, Modality, Split
@@ -45,20 +45,6 @@ Labelled = tuple[Tensor, Tensor]  # features (N, width), targets (N, classes)
 # A classifier on given features
 
 
-@dataclass(frozen=True)
-class LinearProbe:
-    """Weights of a linear classifier on standardised features."""
-
-    weight: Float[Tensor, "width classes"]
-    bias: Float[Tensor, " classes"]
-    mean: Float[Tensor, " width"]
-    std: Float[Tensor, " width"]
-
-    def __call__(self, features: Float[Tensor, "n width"]) -> Float[Tensor, "n classes"]:
-        """Logits."""
-        return ((features - self.mean) / self.std) @ self.weight + self.bias
-
-
 def _mean_and_std(features: Float[Tensor, "n width"]) -> tuple[Float[Tensor, " width"], Float[Tensor, " width"]]:
     """What features are standardised with; one that never changes stays as it is."""
     return features.mean(dim=0), features.std(dim=0, correction=0).clamp(min=1e-6)
@@ -66,8 +52,11 @@ def _mean_and_std(features: Float[Tensor, "n width"]) -> tuple[Float[Tensor, " w
 
 def fit_probe(
     features: Float[Tensor, "n width"], targets: Float[Tensor, "n classes"], penalty: float, *, single: bool = False
-) -> LinearProbe:
-    """Logistic regression by L-BFGS from zero, deterministic: one output per class, or one class of all (`single`)."""
+) -> Callable[[Float[Tensor, "m width"]], Float[Tensor, "m classes"]]:
+    """Logistic regression by L-BFGS from zero, deterministic: one output per class, or one class of all (`single`).
+
+    Returns what gives the logits of features; it standardises them as it did those it was fitted on.
+    """
     mean, std = _mean_and_std(features)
     x = (features - mean) / std
     weight = torch.zeros(x.shape[1], targets.shape[1], requires_grad=True)
@@ -82,7 +71,8 @@ def fit_probe(
         return loss
 
     optimiser.step(closure)  # type: ignore[no-untyped-call]
-    return LinearProbe(weight.detach(), bias.detach(), mean, std)
+    weight, bias = weight.detach(), bias.detach()
+    return lambda features: ((features - mean) / std) @ weight + bias
 
 
 @dataclass(frozen=True)
@@ -182,11 +172,6 @@ class View:
     targets: Float[Tensor, "n classes"]
 
 
-def joint_name(modalities: Sequence[Modality]) -> str:
-    """What the view of several modalities side by side is called."""
-    return "audiovisual" if set(modalities) == {AUDIO, VISUAL} else "+".join(modalities)
-
-
 def frozen_features(
     model: LoadedModel,
     sides: Mapping[Modality, Dataset],
@@ -212,7 +197,8 @@ def frozen_features(
     if joint and len(views) > 1:
         parts = list(views.values())
         pooled, shared = torch.cat([v.pooled for v in parts], dim=1), torch.cat([v.shared for v in parts], dim=1)
-        views[joint_name(tuple(sides))] = View(pooled, shared, parts[0].targets)
+        name = "audiovisual" if set(sides) == {AUDIO, VISUAL} else "+".join(sides)
+        views[name] = View(pooled, shared, parts[0].targets)
     return views
 
 
@@ -238,16 +224,10 @@ def probe_splits(config: Config) -> tuple[dict[Split, Dataset], str]:
     return {"train": rest, "validation": kept, "test": test}, said
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The clips of a split that take part: those with labels, by modality."""
-
-    sides: dict[Modality, Dataset]
-    labelled: int  # in the whole split
-
-
-def _part(dataset: Dataset, name: str, modalities: Sequence[Modality], classes: Labels, limit: int | None) -> _Part:
-    """The labelled clips of a split, at most `limit` of each side, evenly spaced; unknown labels are refused."""
+def _labelled(
+    dataset: Dataset, name: str, modalities: Sequence[Modality], limit: int | None
+) -> tuple[dict[Modality, Dataset], int]:
+    """The clips of a split that have labels, at most `limit` of each side, evenly spaced; and how many there are."""
     given = {m: side for m, side in dataset.sides().items() if m in modalities}
     sides: dict[Modality, Dataset] = {}
     counts = []
@@ -257,13 +237,25 @@ def _part(dataset: Dataset, name: str, modalities: Sequence[Modality], classes: 
             raise DataError(f"no clip of the {name} split has a label; prepare the data from a list that gives some")
         used = [rows[k] for k in evenly_spaced(len(rows), limit or len(rows))]
         chosen = Subset(side, used, [m for m in given if given[m] is side])
-        if strange := sorted({label for labels in labels_of(chosen) for label in labels} - set(classes)):
-            raise DataError(
-                f"{len(strange)} labels of the {name} split do not occur in training: {', '.join(strange[:5])}"
-            )
         sides |= dict.fromkeys(chosen.modalities, chosen)
         counts.append(len(rows))
-    return _Part({m: sides[m] for m in modalities}, counts[0])
+    return {m: sides[m] for m in modalities}, counts[0]
+
+
+def _refuse_unseen(parts: Mapping[str, Mapping[Modality, Dataset]], classes: Labels) -> None:
+    """Refuses labels that no training clip has: no probe could learn them."""
+    for m, train in parts["train"].items():
+        seen = set(chain(*labels_of(train)))
+        for split in ("validation", "test"):
+            unseen = sorted(set(chain(*labels_of(parts[split][m]))) - seen)
+            if strange := [label for label in unseen if label not in classes]:
+                what = f"{len(strange)} labels of the {split} split do not occur in training"
+                raise DataError(f"{what}: {', '.join(strange[:5])}")
+            if unseen:
+                raise DataError(
+                    f"{len(unseen)} labels of the {split} split do not occur among the {len(train)} training "
+                    f"clips used ({m}): {', '.join(unseen[:5])}; raise --limit or relabel"
+                )
 
 
 @dataclass(frozen=True)
@@ -272,7 +264,7 @@ class Probe:
 
     `validation` chooses the penalty and the number of neighbours; see `probe_splits`. At most `limit` labelled clips
     of each split take part, evenly spaced (None: all). `single` None: one class is chosen of all where every clip has
-    exactly one. `validation_part` is for the record. `neighbours` False: the linear probe alone.
+    exactly one. `neighbours` False: the linear probe alone. `validation_part` and `listed` are for the record.
     """
 
     train: Dataset
@@ -281,6 +273,7 @@ class Probe:
     single: bool | None = None
     neighbours: bool = True
     validation_part: str = "its own split"
+    listed: int | None = None
     examples: int = 6
     report: Report = silent
 
@@ -292,29 +285,42 @@ class Probe:
         modalities = [m for m in model.modalities if m in dataset.modalities]
         classes = vocabulary(self.train)
         splits = {"train": self.train, "validation": self.validation, "test": dataset}
-        parts = {name: _part(of, name, modalities, classes, self.limit) for name, of in splits.items()}
-        _refuse_unseen(parts, classes)
+        parts = {name: _labelled(of, name, modalities, self.limit) for name, of in splits.items()}
+        sides = {name: of for name, (of, _) in parts.items()}
+        _refuse_unseen(sides, classes)
         views = {}
-        for name, part in parts.items():
+        for name, of in sides.items():
             self.report(f"encoding the {name} split")
-            views[name] = frozen_features(model, part.sides, classes, joint=dataset.one_to_one, report=self.report)
+            views[name] = frozen_features(model, of, classes, joint=dataset.one_to_one, report=self.report)
         single = self.single
         if single is None:
             single = all(bool((v.targets.sum(dim=1) == 1).all()) for of in views.values() for v in of.values())
         found = {view: self._results(views, view, single) for view in views["test"]}
         metric = "accuracy" if single else "mAP"
         truth = {view: v.targets for view, v in views["test"].items()}
-        shown = Examples(parts["test"].sides, model.config)
+        shown = Examples(sides["test"], model.config)
         record: dict[str, Any] = {
             "task": "probe",
             "limit": self.limit or 0,
-            "probe": {view: {way: _record(r) for way, r in ways.items()} for view, ways in found.items()},
+            **of_list(dataset, self.listed),
+            "probe": {
+                view: {
+                    way: {
+                        "setting": r.setting,
+                        "validation": r.validation,
+                        "mAP": r.mean_average_precision,
+                        "accuracy": r.accuracy,
+                    }
+                    for way, r in ways.items()
+                }
+                for view, ways in found.items()
+            },
             "chance": {view: guessing(views["train"][view].targets, truth[view], single=single) for view in found},
             "class_AP": {view: by_class(ways[LINEAR].class_average_precision, classes) for view, ways in found.items()},
             "class_share": class_shares(list(truth.values())[-1], classes),
             "counts": {
-                name: {m: len(side) for m, side in part.sides.items()} | {"labelled": part.labelled}
-                for name, part in parts.items()
+                name: {m: len(side) for m, side in of.items()} | {"labelled": labelled}
+                for name, (of, labelled) in parts.items()
             },
             "validation_part": self.validation_part,
             "chosen_by": f"{metric} on validation",
@@ -330,7 +336,7 @@ class Probe:
             record["remark"] = f"the data hold only one modality: {modalities[0]}"
         elif not dataset.one_to_one:
             record["remark"] = "audio-visual: not defined, because no sound of this set belongs to one image"
-        record["examples"] = self._examples(shown, parts["test"], found, truth, classes, single=single)
+        record["examples"] = self._examples(shown, found, truth, classes, single=single)
         return Results(
             record,
             primary=f"probe/{list(found)[-1]}/{LINEAR}/{metric}",
@@ -356,7 +362,6 @@ class Probe:
     def _examples(
         self,
         shown: Examples,
-        part: _Part,
         found: Mapping[str, Mapping[str, ProbeResult]],
         truth: Mapping[str, Tensor],
         classes: Labels,
@@ -364,10 +369,11 @@ class Probe:
         single: bool,
     ) -> list[dict[str, Any]]:
         """Evenly spaced clips and what the linear probe takes them for; where modalities stand apart, of each some."""
-        groups = [tuple(part.sides)] if len({id(s) for s in part.sides.values()}) == 1 else [(m,) for m in part.sides]
+        sides = shown.sides
+        groups = [tuple(sides)] if len({id(side) for side in sides.values()}) == 1 else [(m,) for m in sides]
         examples = []
         for group in groups:
-            side = part.sides[group[0]]
+            side = sides[group[0]]
             views = [view for view in found if view in group or len(groups) == 1]
             for i in evenly_spaced(len(side), self.examples):
                 clip = side.clip(i)
@@ -375,24 +381,6 @@ class Probe:
                 items = {m: shown.item(m, i, play=True) for m in group}
                 examples.append({"id": clip.id, "labels": list(clip.labels), "items": items, "views": said})
         return examples
-
-
-def _record(result: ProbeResult) -> dict[str, float | None]:
-    found = {"mAP": result.mean_average_precision, "accuracy": result.accuracy}
-    return {"setting": result.setting, "validation": result.validation, **found}
-
-
-def _refuse_unseen(parts: Mapping[str, _Part], classes: Labels) -> None:
-    """Refuses labels that no training clip has: no probe could learn them."""
-    for m, train in parts["train"].sides.items():
-        seen = {label for labels in labels_of(train) for label in labels}
-        for split in ("validation", "test"):
-            used = {label for labels in labels_of(parts[split].sides[m]) for label in labels}
-            if unknown := [c for c in classes if c in used - seen]:
-                raise DataError(
-                    f"{len(unknown)} labels of the {split} split do not occur among the {len(train)} training "
-                    f"clips used ({m}): {', '.join(unknown[:5])}; raise --limit or relabel"
-                )
 
 
 def _lines(record: Mapping[str, Any]) -> list[str]:
@@ -404,4 +392,4 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
             setting = f"penalty {r['setting']:g}" if way == LINEAR else f"k = {r['setting']:g}"
             lines.append(f"{view}, {way}: mAP {r['mAP']:.1f}{second} ({setting})")
         lines.append(f"{view}, chance: " + ", ".join(f"{k} {v:.1f}" for k, v in record["chance"][view].items()))
-    return [*lines, *([record["remark"]] if "remark" in record else [])]
+    return [*lines, *of_list_lines(record), *([record["remark"]] if "remark" in record else [])]

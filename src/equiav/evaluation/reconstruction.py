@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from equiav.data import Dataset, Subset, collate, evaluation_batches, evenly_spaced
-from equiav.distributed import everyone, own_share
+from equiav.data import Dataset, Subset, collate, evenly_spaced
+from equiav.distributed import everyone
 from equiav.errors import ConfigError, DataError
-from equiav.evaluation.base import Report, Results, silent
-from equiav.evaluation.embed import BATCH
-from equiav.evaluation.examples import ASSETS, pixels
+from equiav.evaluation.base import ASSETS, Report, Results, pixels, silent
+from equiav.evaluation.embed import evaluating, own_batches
 from equiav.inference import LoadedModel
-from equiav.io import Progress
 from equiav.losses import masked_squares, patch_scale, reconstruct
 from equiav.media import denormalise, encoder_inputs
 from equiav.models import CavMae, ReconstructingModel, kept_by_noise, removed
@@ -24,14 +22,7 @@ from equiav.report import image_png, spectrogram_png
 from equiav.types import AUDIO, VISUAL, Batch, Modality
 
 SIDE = 144  # pixels of a frame on the page
-
-
-class Patches(NamedTuple):
-    """Patches of a batch in one modality as they are, as predicted, and which of them were removed (1)."""
-
-    target: Tensor
-    prediction: Tensor
-    mask: Tensor
+Patches = tuple[Tensor, Tensor, Tensor]  # as they are, as predicted, and which of them were removed (1)
 
 
 @dataclass(frozen=True)
@@ -61,20 +52,18 @@ class Reconstruction:
             needed, there = " and ".join(network.modalities), " and ".join(dataset.modalities)
             raise DataError(f"this model reconstructs {needed}; these clips hold {there}")
         dataset = Subset(dataset, range(len(dataset)), wanted)
-        training = network.training
-        network.eval()
-        sums = self._sums(model, network, dataset)
         assets: dict[str, bytes] = {}
         shown = []
-        for i in evenly_spaced(len(dataset), self.examples):
-            batch = collate([dataset.sample(i, dataset.frames // 2)])
-            images = {}
-            for m, patches in self._patches(model, network, batch, i).items():
-                files = _pictures(network, m, patches, norm_pix=masked.norm_pix)
-                images[m] = {stage: f"{ASSETS}/{m}-{i}-{stage}.png" for stage in files}
-                assets |= {images[m][stage]: content for stage, content in files.items()}
-            shown.append({"id": dataset.clip(i).id, "images": images})
-        network.train(training)
+        with evaluating(network):
+            sums = self._sums(model, network, dataset)
+            for i in evenly_spaced(len(dataset), self.examples):
+                batch = collate([dataset.sample(i, dataset.frames // 2)])
+                images = {}
+                for m, patches in self._patches(model, network, batch, i).items():
+                    files = _pictures(network, m, patches, norm_pix=masked.norm_pix)
+                    images[m] = {stage: f"{ASSETS}/{m}-{i}-{stage}.png" for stage in files}
+                    assets |= {images[m][stage]: content for stage, content in files.items()}
+                shown.append({"id": dataset.clip(i).id, "images": images})
         loss = {m: float(s[0] / s[2].clamp(min=1)) for m, s in sums.items()}
         baseline = {m: float(s[1] / s[2].clamp(min=1)) for m, s in sums.items()}
         record: dict[str, Any] = {
@@ -113,17 +102,15 @@ class Reconstruction:
             mask = removed(kept[m], target.shape[1])
             if m in batch.present:
                 mask = mask * batch.present[m][:, None]
-            found[m] = Patches(target, predictions[m].float(), mask)
+            found[m] = (target, predictions[m].float(), mask)
         return found
 
     def _sums(self, model: LoadedModel, network: ReconstructingModel, dataset: Dataset) -> dict[Modality, Tensor]:
         """By modality: summed errors of the model and of the baseline, and the number of removed patches."""
         norm_pix = model.config.objective.masked.norm_pix
-        first, last = own_share(len(dataset))
-        progress = Progress(-(-(last - first) // BATCH), self.report, "reconstructing")
         found: list[tuple[Modality, Tensor]] = []
-        for done, batch in enumerate(evaluation_batches(dataset, batch=BATCH, first=first, last=last)):
-            for m, (target, prediction, mask) in self._patches(model, network, batch, first + done * BATCH).items():
+        for first, batch in own_batches(dataset, what="reconstructing", report=self.report):
+            for m, (target, prediction, mask) in self._patches(model, network, batch, first).items():
                 if norm_pix:
                     mean, std = patch_scale(target)
                     target = (target - mean) / std
@@ -131,7 +118,6 @@ class Reconstruction:
                 guess = (target * visible).sum(dim=1, keepdim=True) / visible.sum(dim=1, keepdim=True).clamp(min=1)
                 ours, theirs = (masked_squares(target, p, mask) for p in (prediction, guess.expand_as(target)))
                 found.append((m, torch.cat([ours[:, :1], theirs], dim=1).double().sum(dim=0).cpu()))
-            progress.update(done + 1)
         every = everyone(found)
         return {m: torch.stack([s for name, s in every if name == m]).sum(dim=0) for m in dict(every)}
 

@@ -13,15 +13,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from equiav.build import build_bank
 from equiav.data import Dataset, evenly_spaced, labels_of, multi_hot
 from equiav.errors import DataError, ShapeError
-from equiav.evaluation.base import Report, Results, silent
+from equiav.evaluation.base import Examples, Report, Results, of_list, of_list_lines, silent
 from equiav.evaluation.embed import embed_with_banks
-from equiav.evaluation.examples import Examples
 from equiav.inference import Banks, LoadedModel
 from equiav.types import VISUAL, Embeddings, Modality
 
@@ -83,30 +82,18 @@ def chance(k: int, pool: int) -> float:
     return 100 * min(1.0, k / pool)
 
 
-@dataclass(frozen=True)
-class ClassScores:
-    """Every query by itself, as shares: precision among the first k, average precision, share of its class."""
-
-    precision: dict[int, Float[Tensor, " n"]]
-    average_precision: Float[Tensor, " n"]
-    share: Float[Tensor, " n"]
-
-
-def same_class(one: Shaped[Tensor, "n ..."], other: Shaped[Tensor, "m ..."]) -> Bool[Tensor, "n m"]:
-    """Which pairs have a class in common; classes are one number each, or rows of zeros and ones."""
-    return one[:, None] == other if one.ndim == 1 else one @ other.T > 0
-
-
 def class_scores(
     queries: Float[Tensor, "n d"],
     query_classes: Shaped[Tensor, "n ..."],
     gallery: Float[Tensor, "m d"],
     gallery_classes: Shaped[Tensor, "m ..."],
     chunk: int = CHUNK,
-) -> ClassScores:
-    """How much of what is found first shares a class with each query.
+) -> dict[str, Float[Tensor, " n"]]:
+    """How much of what is found first shares a class with each query, as shares: precision among the first k (`P@k`),
+    average precision (`mAP`), and the share of its class in the gallery (`chance`).
 
-    Queries that share no class with anything in the gallery cannot be answered and are refused.
+    Classes are one number each, or rows of zeros and ones. Queries that share no class with anything in the gallery
+    cannot be answered and are refused.
     """
     q, g = F.normalize(queries, dim=1), F.normalize(gallery, dim=1)
     places = torch.arange(1, len(g) + 1, device=g.device)
@@ -114,14 +101,15 @@ def class_scores(
     for start in range(0, len(q), chunk):
         rows = slice(start, start + chunk)
         order = (q[rows] @ g.T).argsort(dim=1, descending=True, stable=True)
-        same = same_class(query_classes[rows], gallery_classes).gather(1, order).double()
+        own = query_classes[rows]
+        shared = own[:, None] == gallery_classes if own.ndim == 1 else own @ gallery_classes.T > 0
+        same = shared.gather(1, order).double()
         if not bool(same.any(dim=1).all()):
             raise ShapeError("some queries are of a class that the gallery does not hold")
         first = [same[:, : min(k, len(g))].mean(dim=1) for k in KS]
         average = (same.cumsum(dim=1) / places * same).sum(dim=1) / same.sum(dim=1)
         parts.append(torch.stack([*first, average, same.mean(dim=1)]))
-    *first, average, share = torch.cat(parts, dim=1)
-    return ClassScores(dict(zip(KS, first, strict=True)), average, share)
+    return dict(zip((*(f"P@{k}" for k in KS), "mAP", "chance"), torch.cat(parts, dim=1), strict=True))
 
 
 def class_metrics(
@@ -132,8 +120,7 @@ def class_metrics(
 ) -> dict[str, float]:
     """The means of `class_scores`, per cent; chance is the precision of a random order."""
     scores = class_scores(queries, query_classes, gallery, gallery_classes)
-    found = {f"P@{k}": 100 * float(scores.precision[k].mean()) for k in KS}
-    found |= {"mAP": 100 * float(scores.average_precision.mean()), "chance": 100 * float(scores.share.mean())}
+    found = {name: 100 * float(of.mean()) for name, of in scores.items()}
     return found | {"queries": len(queries), "gallery": len(gallery)}
 
 
@@ -247,7 +234,7 @@ class Retrieval:
         record: dict[str, Any] = {
             "task": "retrieval",
             "split": self.split,
-            **({"listed": {"found": len(dataset), "listed": self.listed}} if self.listed else {}),
+            **of_list(dataset, self.listed),
             "frames": "all" if self.all_frames else "middle",
             "one_to_one": dataset.one_to_one,
             "retrieval": records[0],
@@ -311,8 +298,8 @@ def _worst(
         return found_at.topk(min(count, len(found_at))).indices.tolist()
     known = labelled_embeddings(dataset, embeddings)
     rows, queries, classes = known[a]
-    scores = class_scores(queries, classes, *known[b][1:])
-    return [rows[i] for i in (-scores.average_precision).topk(min(count, len(rows))).indices.tolist()]
+    scores = class_scores(queries, classes, *known[b][1:])["mAP"]
+    return [rows[i] for i in (-scores).topk(min(count, len(rows))).indices.tolist()]
 
 
 def further_banks(model: LoadedModel, count: int) -> tuple[list[Banks], tuple[int, ...]]:
@@ -336,8 +323,7 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
     lines = [f"{way}: " + ", ".join(said(way, k, v) for k, v in of.items()) for way, of in record["retrieval"].items()]
     for way, values in record["by_class"].items():
         lines.append(f"{way} by class: " + ", ".join(f"{k} {values[k]:.1f}" for k in ("P@1", "P@10", "mAP", "chance")))
-    if "listed" in record:
-        lines.append(f"found {record['listed']['found']} of the {record['listed']['listed']} clips on the list")
+    lines += of_list_lines(record)
     if record["further_bank_seeds"]:
         lines.append(f"in brackets: least and greatest over {len(record['further_bank_seeds']) + 1} banks of vectors")
     return lines

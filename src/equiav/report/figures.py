@@ -17,7 +17,6 @@ from equiav.io import write_whole
 
 Array = NDArray[np.float32] | NDArray[np.uint8]
 Number = float | int  # as JSON gives them
-Interval = tuple[float, float, float]  # mean, low, high
 MOST_CLASSES = 40  # bars on one plot; of more classes, the worst and the best halves
 NAMED_CLASSES = 60  # rows of a confusion matrix that can still carry names
 
@@ -65,18 +64,6 @@ def spectrogram_row(axes: Sequence[Axes], spectrograms: Sequence[Array], limits:
         _bare(axis).imshow(spectrogram.T, origin="lower", aspect="auto", cmap="magma", vmin=limits[0], vmax=limits[1])
 
 
-def value_table(axis: Axes, values: Array, names: Sequence[str], columns: Sequence[str]) -> None:
-    """A table of numbers (rows = names), coloured by value; zeros stay pale, so that what is on stands out."""
-    axis.imshow(values, aspect="auto", cmap="RdBu_r", vmin=-1.6, vmax=1.6)
-    for row in range(values.shape[0]):
-        for column in range(values.shape[1]):
-            shade = "#b0b0b0" if values[row, column] == 0 else "black"
-            axis.text(column, row, f"{values[row, column]:.2f}", ha="center", va="center", fontsize=6, color=shade)
-    axis.set_yticks(range(len(names)), names, fontsize=6)
-    axis.set_xticks(range(len(columns)), columns, fontsize=6)
-    axis.tick_params(length=0)
-
-
 def _finish(axis: Axes, x: str, y: str) -> None:
     """Names of the axes, a grid, a legend."""
     axis.set_xlabel(x)
@@ -92,7 +79,7 @@ def curves(axis: Axes, series: Mapping[str, tuple[Sequence[float], Sequence[floa
     _finish(axis, x, y)
 
 
-def bars(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[float]], y: str, *, digits: int = 1) -> None:
+def _bars(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[float]], y: str, *, digits: int = 1) -> None:
     """Grouped bars with their values written on them."""
     width = 0.8 / len(series)
     places = np.arange(len(groups))
@@ -103,48 +90,6 @@ def bars(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[float]
     axis.set_ylabel(y)
     axis.grid(axis="y", alpha=0.25)
     axis.legend(frameon=False, fontsize=8)
-
-
-def matrix(axis: Axes, values: Array, x: str, y: str) -> None:
-    """A matrix of numbers as an image with its scale."""
-    drawn = axis.imshow(values, cmap="viridis", interpolation="nearest")
-    axis.set_xlabel(x)
-    axis.set_ylabel(y)
-    axis.figure.colorbar(drawn, ax=axis, shrink=0.8)
-
-
-def intervals(axis: Axes, groups: Sequence[str], series: Mapping[str, Sequence[Interval]], x: str) -> None:
-    """One line per group, from the top down; a dot and its interval per series, zero marked."""
-    places = np.arange(len(groups))[::-1]
-    for i, (name, values) in enumerate(series.items()):
-        mean, low, high = np.array(values, dtype=float).T
-        at = places - (i - (len(series) - 1) / 2) * 0.7 / max(1, len(series))
-        axis.errorbar(mean, at, xerr=[mean - low, high - mean], fmt="o", markersize=4, capsize=3, label=name)
-    axis.axvline(0, color="#808080", linewidth=0.8)
-    axis.set_yticks(places, groups)
-    axis.set_xlabel(x)
-    axis.grid(axis="x", alpha=0.25)
-    axis.legend(frameon=False, fontsize=8, ncols=len(series), loc="lower right", bbox_to_anchor=(1, 1))
-
-
-def banded_curves(
-    axis: Axes,
-    at: Sequence[float],
-    series: Mapping[str, Sequence[Interval]],
-    levels: Mapping[str, float],
-    x: str,
-    y: str,
-) -> None:
-    """Lines in bands over a logarithmic axis of whole numbers, and levels that do not depend on it."""
-    for name, values in series.items():
-        mean, low, high = np.array(values, dtype=float).T
-        (line,) = axis.plot(at, mean, marker="o", markersize=3, linewidth=1.4, label=name)
-        axis.fill_between(at, low, high, alpha=0.12, color=line.get_color(), linewidth=0)
-    for name, level in levels.items():
-        axis.axhline(level, color="#606060", linestyle="--", linewidth=1.2, label=name)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(at, [f"{value:g}" for value in at])
-    _finish(axis, x, y)
 
 
 # Whole plots of records: what templates call
@@ -169,8 +114,7 @@ def bar_plot(series: Mapping[str, Mapping[str, Number | None]], y: str, x: str =
     groups = list(list(series.values())[-1])
     figure = new_figure(width, 3.0)
     axis = figure.add_subplot()
-    values = {name.replace("_", " "): [of.get(g) or 0.0 for g in groups] for name, of in series.items()}
-    bars(axis, groups, values, y)
+    _bars(axis, groups, {name.replace("_", " "): [of.get(g) or 0.0 for g in groups] for name, of in series.items()}, y)
     axis.margins(y=0.1)
     axis.set_xlabel(x)
     return png(figure)
@@ -186,11 +130,33 @@ def curve_plots(panels: Mapping[str, Mapping[str, Sequence[Sequence[Number]]]], 
     return png(figure)
 
 
-def matrix_plot(values: Sequence[Sequence[Number]], x: str, y: str) -> bytes:
-    """A matrix of numbers as an image with its scale."""
-    figure = new_figure(5.4, 4.6)
-    matrix(figure.add_subplot(), np.array(values, dtype=np.float32), x, y)
+def matrix_plot(
+    values: Sequence[Sequence[Number]],
+    x: str,
+    y: str,
+    size: tuple[float, float] = (5.4, 4.6),
+    names: Sequence[str] = (),
+) -> bytes:
+    """A matrix of numbers as an image with its scale; `names` stand along both axes."""
+    figure = new_figure(*size)
+    axis = figure.add_subplot()
+    drawn = axis.imshow(np.array(values, dtype=np.float32), cmap="viridis", interpolation="nearest")
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    figure.colorbar(drawn, ax=axis, shrink=0.8)
+    if names:
+        font = 8 if len(names) <= 25 else 6
+        axis.set_xticks(range(len(names)), names, rotation=90, fontsize=font)
+        axis.set_yticks(range(len(names)), names, fontsize=font)
     return png(figure)
+
+
+def confusion_plot(shares: Mapping[str, Mapping[str, Number]], classes: Sequence[str]) -> bytes:
+    """Per cent of each class (row) that is taken for each (column), as results hold them: what is zero is left out."""
+    values = [[shares.get(a, {}).get(b, 0.0) for b in classes] for a in classes]
+    side = min(9.0, 3.5 + 0.18 * len(classes))
+    names = list(classes) if len(classes) <= NAMED_CLASSES else []
+    return matrix_plot(values, "taken for", "true", (side + 1, side), names)
 
 
 def class_bars(values: Mapping[str, Mapping[str, Number | None]], shares: Mapping[str, Number]) -> bytes:
@@ -202,14 +168,13 @@ def class_bars(values: Mapping[str, Mapping[str, Number | None]], shares: Mappin
         order = order[: MOST_CLASSES // 2] + order[-MOST_CLASSES // 2 :]
     figure = new_figure(8.0, 1 + (0.1 + 0.14 * len(values)) * max(1, len(order)))
     axis = figure.add_subplot()
-    height = 0.84 / len(values)
+    height, places = 0.84 / len(values), np.arange(len(order))
     for i, (name, each) in enumerate(values.items()):
-        places = [p + (i - (len(values) - 1) / 2) * height for p in range(len(order))]
-        drawn = axis.barh(places, [each[c] or 0.0 for c in order], height * 0.92, label=name)
+        at = places + (i - (len(values) - 1) / 2) * height
+        drawn = axis.barh(at, [each[c] or 0.0 for c in order], height * 0.92, label=name)
         axis.bar_label(drawn, fmt="%.0f", fontsize=7, padding=1)
-    ends = [[p + side for p in range(len(order))] for side in (-0.42, 0.42)]
-    axis.vlines([shares[c] for c in order], ends[0], ends[1], "k")
-    axis.set_yticks(range(len(order)), order, fontsize=8)
+    axis.vlines([shares[c] for c in order], places - 0.42, places + 0.42, "k")
+    axis.set_yticks(places, order, fontsize=8)
     axis.set_xlabel("average precision, per cent")
     axis.set_xlim(0, 106)
     if len(values) > 1:
@@ -217,51 +182,47 @@ def class_bars(values: Mapping[str, Mapping[str, Number | None]], shares: Mappin
     return png(figure)
 
 
-def confusion_plot(shares: Mapping[str, Mapping[str, Number]], classes: Sequence[str]) -> bytes:
-    """Per cent of each class (row) that is taken for each (column), as results hold them: what is zero is left out."""
-    names = list(classes)
-    values = np.array([[shares.get(a, {}).get(b, 0.0) for b in names] for a in names], dtype=np.float32)
-    side = min(9.0, 3.5 + 0.18 * len(names))
-    figure = new_figure(side + 1, side)
-    axis = figure.add_subplot()
-    matrix(axis, values, "taken for", "true")
-    if len(names) <= NAMED_CLASSES:
-        size = 8 if len(names) <= 25 else 6
-        axis.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
-        axis.set_yticks(range(len(names)), names, fontsize=size)
-    return png(figure)
-
-
 def augmentation_plot(parts: Mapping[str, Mapping[str, Any]], baselines: Mapping[str, str]) -> bytes:
     """Augmentation by augmentation: mean cosines of the true vector and the baselines, and their differences."""
     figure = new_figure(11.0, 6.0)
     above, below = figure.subplots(2, 1)
+    legend = {"frameon": False, "fontsize": 8, "loc": "lower right", "bbox_to_anchor": (1, 1)}
     series = {"true": [v["true"] for v in parts.values()]}
     series |= {label: [v[k]["mean"] for v in parts.values()] for k, label in baselines.items()}
-    bars(above, list(parts), series, "mean cosine with z'", digits=2)
+    _bars(above, list(parts), series, "mean cosine with z'", digits=2)
     above.margins(y=0.12)
-    above.legend(frameon=False, fontsize=8, ncols=len(series), loc="lower right", bbox_to_anchor=(1, 1))
-    found = {
-        f"true - {label}": [(v[k]["difference"], v[k]["low"], v[k]["high"]) for v in parts.values()]
-        for k, label in baselines.items()
-    }
-    intervals(below, list(parts), found, "difference of cosines, 95 % interval; linear below 0.001, then logarithmic")
+    above.legend(ncols=len(series), **legend)
+    places = np.arange(len(parts))[::-1]  # from the top down
+    for i, (k, label) in enumerate(baselines.items()):
+        found = [(v[k]["difference"], v[k]["low"], v[k]["high"]) for v in parts.values()]
+        mean, low, high = np.array(found, dtype=float).T
+        at, error = places - (i - (len(baselines) - 1) / 2) * 0.7 / len(baselines), [mean - low, high - mean]
+        below.errorbar(mean, at, xerr=error, fmt="o", markersize=4, capsize=3, label=f"true - {label}")
+    below.axvline(0, color="#808080", linewidth=0.8)
+    below.set_yticks(places, list(parts))
+    below.set_xlabel("difference of cosines, 95 % interval; linear below 0.001, then logarithmic")
+    below.grid(axis="x", alpha=0.25)
+    below.legend(ncols=len(baselines), **legend)
     below.set_xscale("symlog", linthresh=1e-3)
     return png(figure)
 
 
 def centroid_plot(modalities: Mapping[str, Mapping[str, Any]], spaces: Mapping[str, str], kind: str) -> bytes:
-    """Cosines with the mean of real views against S, a panel per modality and space."""
+    """Cosines with the mean of real views against S, a panel per modality and space; bands hold eight of ten clips."""
     figure = new_figure(11.0, 6.0)
     grid = figure.subplots(len(modalities), len(spaces), squeeze=False)
     for axes, (m, found) in zip(grid, modalities.items(), strict=True):
         for axis, (space, label) in zip(axes, spaces.items(), strict=True):
-            v = found[space][kind]
-            series = {
-                name: [(p["mean"], p["p10"], p["p90"]) for p in v[k].values()]
-                for k, name in (("predicted", "centroid of S predictions"), ("real", "mean of S real views"))
-            }
-            at = [float(s) for s in v["predicted"]]
-            banded_curves(axis, at, series, {"original": v["original"]["mean"]}, "S", "cosine with the real mean")
+            of_space = found[space][kind]
+            at = [float(s) for s in of_space["predicted"]]
+            for k, name in (("predicted", "centroid of S predictions"), ("real", "mean of S real views")):
+                mean, low, high = np.array([(p["mean"], p["p10"], p["p90"]) for p in of_space[k].values()]).T
+                (line,) = axis.plot(at, mean, marker="o", markersize=3, linewidth=1.4, label=name)
+                axis.fill_between(at, low, high, alpha=0.12, color=line.get_color(), linewidth=0)
+            original = of_space["original"]["mean"]
+            axis.axhline(original, color="#606060", linestyle="--", linewidth=1.2, label="original")
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(at, [f"{s:g}" for s in at])
+            _finish(axis, "S", "cosine with the real mean")
             axis.set_title(f"{m}, {label}", fontsize=9)
     return png(figure)

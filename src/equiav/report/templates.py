@@ -23,7 +23,7 @@ def render(template_name: str, **data: Any) -> str:
 def _environment() -> Environment:
     found = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        autoescape=True,
+        autoescape=lambda name: not (name or "").endswith(".md"),  # pages; model cards are plain text
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

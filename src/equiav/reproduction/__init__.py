@@ -15,7 +15,6 @@ from equiav.reproduction.plan import (
 )
 from equiav.reproduction.runner import BUSY, Runner, perform, resumable, worker_arguments
 from equiav.reproduction.statistics import (
-    PairedDifference,
     Results,
     collect,
     paired_difference,
@@ -29,7 +28,6 @@ __all__ = [
     "BUSY",
     "Column",
     "Folders",
-    "PairedDifference",
     "Results",
     "RetrievalSet",
     "Row",

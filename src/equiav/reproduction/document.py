@@ -24,7 +24,7 @@ from equiav.reproduction.plan import TRANSFER, Folders, Record, default_of
 from equiav.reproduction.statistics import (
     VERDICTS,
     Comparison,
-    PairedDifference,
+    Estimate,
     Results,
     Verdict,
     collect,
@@ -93,7 +93,7 @@ def _signed(value: float, digits: int) -> str:
     return text if float(text) == 0 else f"{'+' if value > 0 else MINUS}{text}"
 
 
-def _difference(found: PairedDifference | None, digits: int) -> str:
+def _difference(found: Estimate | None, digits: int) -> str:
     """A difference with its interval; in bold where that excludes zero."""
     if found is None:
         return ""
@@ -163,12 +163,14 @@ def _remarks(results: Results) -> list[str]:
         )
         today = ", ".join(f"{c.split('=')[0]}={default_of(c.split('=')[0])}" for c in changes)
         lines.append(f"{said} were taken before a default changed: with {', '.join(changes)}, which is {today} now.")
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, set[str]] = {}
     for record in results.records.values():
         for name, of_set in record.get("elsewhere", {}).get(TRANSFER, {}).items():
-            found |= {name: of_set["clips"]} if "clips" in of_set else {}
+            if clips := of_set.get("clips"):
+                found.setdefault(name, set()).add(f"{clips['found']:,} of {clips['listed']:,}")
     if found:
-        counts = (f"{name} {clips['found']:,} of {clips['listed']:,}" for name, clips in sorted(found.items()))
+        # Runs of several machines may have found different clips.
+        counts = (f"{name} {' or '.join(sorted(of))}" for name, of in sorted(found.items()))
         lines.append(f"Clips found of those on the published lists: {', '.join(counts)}.")
     return lines
 

@@ -91,7 +91,7 @@ def measure_retrieval(
     if bank_size is not None:
         small = config.model_copy(update={"bank": config.bank.model_copy(update={"size": bank_size})})
         banks = {m: build_bank(small, m) for m in banks}
-    found: dict[str, dict[str, float]] = Retrieval()(replace(loaded, banks=banks), clips)["retrieval"]
+    found: dict[str, dict[str, float]] = Retrieval(examples=0)(replace(loaded, banks=banks), clips)["retrieval"]
     return found
 
 
@@ -124,8 +124,7 @@ def set_clips(loaded: LoadedModel, chosen: RetrievalSet) -> tuple[Dataset, dict[
 
 def _similarity(loaded: LoadedModel, clips: Dataset) -> dict[str, float]:
     """Mean cosine of z_hat and z' of each modality."""
-    found = predictor_similarity(loaded, clips, seed=0, count=SIMILARITY_CLIPS, draws=SIMILARITY_DRAWS)
-    return {"audio": found["A"], "visual": found["V"]}
+    return predictor_similarity(loaded, clips, seed=0, count=SIMILARITY_CLIPS, draws=SIMILARITY_DRAWS)
 
 
 def _probes(loaded: LoadedModel, train: Dataset, held: dict[Split, Dataset]) -> dict[Split, dict[str, float]]:

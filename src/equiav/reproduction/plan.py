@@ -13,6 +13,7 @@ from equiav.build import encoder_size
 from equiav.config import CHANGED, Config, canonical_dump, load_config, with_earlier_defaults
 from equiav.errors import ConfigError, EquiAVError
 from equiav.evaluation import encoder_passes
+from equiav.models import modalities
 from equiav.reproduction.tables import RetrievalSet, Row, ScaleName, Table
 
 # How often a run reports and saves changes nothing in what it learns.
@@ -263,12 +264,14 @@ def _check_finetuning(run: Run, name: str, mode: str) -> None:
         raise ConfigError(f"{run.label}: fine-tuning on {name}: {error}") from error
     if tune.finetune is None:
         raise ConfigError(f"{path}: not a recipe for fine-tuning, it has no section finetune")
-    encoders = [
-        (encoder_size(c.model.encoder), c.model.encoder.mlp_ratio, c.model.encoder.norm_eps, c.audio.patch,
-         c.visual.patch)
-        for c in (run.config, tune)
-    ]  # fmt: skip
-    if encoders[0] != encoders[1]:
+    assert tune.classifier is not None  # its mode was set above
+    sizes = []
+    for c in (run.config, tune):
+        chosen = [c.model.encoder_for(m) for m in modalities(tune.classifier.mode)]
+        parts = [(e.kind, e.name, encoder_size(e), e.mlp_ratio, e.norm_eps) for e in chosen]
+        joint = c.model.joint_depth if run.config.objective.kind == "cavmae" else None
+        sizes.append((parts, c.audio.patch, c.visual.patch, joint))
+    if sizes[0] != sizes[1]:
         raise ConfigError(
             f"{run.label}: {path.name} fine-tunes other encoders than are pre-trained; change model.encoder "
             "in both recipes, or for both with --set model.encoder..., or in `finetune` of the table's scale"

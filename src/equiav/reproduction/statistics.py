@@ -23,21 +23,19 @@ Values = dict[int, float]  # by seed
 
 
 @dataclass(frozen=True)
-class Cell:
+class Estimate:
     """A mean over seeds, its standard deviation (none for one seed), and how many there were."""
 
     mean: float
     std: float | None
     seeds: int
 
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """Mean of the differences between two rows over the seeds both have, and half the width of its 95 % interval."""
-
-    mean: float
-    half_width: float | None  # needs two seeds
-    seeds: int
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the mean's 95 % interval, by Student's t; none for one seed."""
+        if self.std is None:
+            return None
+        return float(student.ppf((1 + CONFIDENCE) / 2, self.seeds - 1)) * self.std / math.sqrt(self.seeds)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -51,26 +49,20 @@ class PairedDifference:
         return self.half_width is not None and abs(self.mean) > self.half_width
 
 
-def summary(values: Sequence[float]) -> Cell | None:
+def summary(values: Sequence[float]) -> Estimate | None:
     """Mean and standard deviation; none without values."""
     if not values:
         return None
     std = statistics.stdev(values) if len(values) > 1 else None
-    return Cell(statistics.fmean(values), std, len(values))
+    return Estimate(statistics.fmean(values), std, len(values))
 
 
-def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> PairedDifference | None:
-    """a - b by seed, with the 95 % interval of Student's t; none where no seed is common."""
-    cell = summary([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())])
-    if cell is None:
-        return None
-    half = None
-    if cell.std is not None:
-        half = float(student.ppf((1 + CONFIDENCE) / 2, cell.seeds - 1)) * cell.std / math.sqrt(cell.seeds)
-    return PairedDifference(cell.mean, half, cell.seeds)
+def paired_difference(a: Mapping[int, float], b: Mapping[int, float]) -> Estimate | None:
+    """a - b by seed; none where no seed is common."""
+    return summary([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())])
 
 
-def verdict(ours: PairedDifference, papers: float) -> Verdict:
+def verdict(ours: Estimate, papers: float) -> Verdict:
     """Whether the sign of the paper's difference is found here."""
     if ours.half_width is None:
         return "one seed"
@@ -85,7 +77,7 @@ class Comparison:
 
     column: Column
     papers: float | None
-    ours: PairedDifference | None
+    ours: Estimate | None
     verdict: Verdict | None
 
 
@@ -102,7 +94,7 @@ class Results:
     asked: frozenset[tuple[str, str]]  # rows and columns that are measured at this scale
     former: dict[str, tuple[str, ...]]  # rows measured under defaults that changed since, and those
 
-    def cell(self, row: Row, column: Column) -> Cell | None:
+    def cell(self, row: Row, column: Column) -> Estimate | None:
         """Mean over the seeds; none where nothing was run."""
         return summary(list(self.values.get((row.name, column.name), {}).values()))
 

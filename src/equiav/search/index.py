@@ -19,6 +19,7 @@ from PIL import Image
 
 from equiav.checkpoint import same_model
 from equiav.errors import DataError, EquiAVError
+from equiav.hub import on_hub
 from equiav.inference import Embedder, LoadedModel, Picture, Sound, Video, joint
 from equiav.io import write_json, write_whole
 from equiav.search.database import REMEDY
@@ -80,7 +81,7 @@ class Index:
             "digest": model.digest,
             "width": model.width,
             "store": store,
-            "model": None if model_path is None else str(Path(model_path).resolve()),
+            "model": str(model_path if on_hub(model_path) else Path(model_path).resolve()) if model_path else None,
         }
         kept: Store
         if store is None:

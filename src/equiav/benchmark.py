@@ -1,0 +1,352 @@
+"""`equiav benchmark`: how fast this machine trains, what limits it, and what to change."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.flop_counter import FlopCounterMode
+
+from equiav.build import build_model, build_objective
+from equiav.config import Config
+from equiav.data import Dataset, Schedule, ShardDataset, prepare, training_batches
+from equiav.distributed import everyone, gather, rank, world_size
+from equiav.errors import EquiAVError
+from equiav.io import duration, provenance
+from equiav.randomness import generator
+from equiav.training import Step, adamw, autocast_type
+from equiav.types import AUDIO, VISUAL, Batch, Clip
+
+SECONDS = 10  # of audio in a clip
+VIDEO_SECONDS, OVERLAP = 25, 9.0  # the generated video gives a clip a second
+MATRIX = {"cpu": 2048, "mps": 4096, "cuda": 8192}  # side of the matrices multiplied
+DISK_MB = 256
+SPARE = 1.2  # workers should be able to do this much more than is needed
+EPOCH = 100_000  # clips, for the estimate of an epoch
+LITTLE_MATRIX, MUCH_GATHER, MUCH_MEMORY = 0.25, 0.1, 0.8  # shares that call for a word of advice
+
+
+def benchmark_device(name: str | None = None) -> torch.device:
+    """The device by its name, or the best there is; one that is not there is refused."""
+    kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = [kind for kind, present in kinds.items() if present]
+    if (name := name or there[0]) not in there:
+        raise EquiAVError(f"--device {name}: torch finds none here; there is {', '.join(there)}")
+    return torch.device("cuda", rank() % torch.cuda.device_count()) if name == "cuda" else torch.device(name)
+
+
+def benchmark_config(
+    device: torch.device, *, size: str, batch: int | None = None, precision: str = "auto", workers: int | None = None
+) -> Config:
+    """The paper's recipe with encoders of this size; the batch counts all ranks."""
+    batch = batch or (4 if device.type == "cpu" else 64) * world_size()
+    train = {"steps": 1, "batch": batch, "precision": precision, "workers": workers or machine()["cores"]}
+    return Config.model_validate({"model": {"encoder": {"size": size}}, "train": train})
+
+
+def run_benchmark(
+    config: Config,
+    *,
+    device: torch.device,
+    steps: int = 3,
+    data: Path | None = None,
+    folder: Path = Path(),
+    report: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Measures steps of a recipe, its loader, the gather over ranks and the disk of `folder`; advice included.
+
+    `data` is a prepared folder for the loader, a generated video without it. Under torchrun every rank calls this and
+    takes its share of the batch; loader and disk are measured by the first rank alone, whose record is the whole one.
+    """
+    autocast = autocast_type(config.train.precision, device)
+    precision = str(autocast or torch.float32).removeprefix("torch.")
+    report("matrix product")
+    record: dict[str, Any] = {
+        "task": "benchmark",
+        "machine": machine(),
+        "device": str(device),
+        "precision": precision,
+        "ranks": world_size(),
+        "matrix": matrix_product(device, autocast or torch.float32),
+    }
+    report("training step")
+    record["step"] = training_step(config, device, autocast, steps)
+    record["step"]["share_of_matrix"] = record["step"]["gflops"] / record["matrix"]["gflops"]
+    report("gather over ranks")
+    record["gather"] = gather_rows(config.train.batch // world_size(), config.model.heads.inter, device)
+    if rank() == 0:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".benchmark-") as place:
+            report("disk")
+            record["disk"] = disk(Path(place))
+            report("loader")
+            record["loader"] = loader(config, data or generated_clips(Path(place)), config.train.workers)
+        record["advice"] = advice(record)
+        record["provenance"] = provenance()
+    everyone([0])  # the others wait for the first
+    return record
+
+
+def machine() -> dict[str, Any]:
+    """What there is to compute with."""
+    gpus = []
+    for i in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(i)
+        gpus.append({"name": found.name, "memory_gb": found.total_memory / 1e9})
+    memory = None
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "memory_gb": memory,
+        "gpus": gpus,
+        "bfloat16": torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        "mps": torch.backends.mps.is_available(),
+    }
+
+
+def matrix_product(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> dict[str, Any]:
+    """10^9 floating-point operations a second of a plain product of square matrices: what a step is compared with."""
+    side = MATRIX[device.type]
+    a = torch.randn(side, side, device=device, dtype=dtype)
+    best, began = math.inf, time.perf_counter()
+    for number in range(1000):
+        start = _now(device)
+        a @ a
+        best = min(best, _now(device) - start) if number else math.inf  # the first one warms up
+        if number and time.perf_counter() - began > seconds:
+            break
+    return {"side": side, "gflops": 2 * side**3 / best / 1e9}
+
+
+def training_step(config: Config, device: torch.device, autocast: torch.dtype | None, steps: int) -> dict[str, Any]:
+    """A step as in training (both views, losses, gradient, AdamW) on clips of noise; the fastest of `steps`."""
+    share = config.train.batch // world_size()
+    if not share or config.train.batch % world_size():
+        raise EquiAVError(f"a batch of {config.train.batch} cannot be shared by {world_size()} processes")
+    objective = build_objective(config, build_model(config)).to(device)
+    optimiser = adamw(objective, lr=1e-5, weight_decay=1e-5, betas=(0.9, 0.95))
+    batch = noise(config, share).to(device)
+
+    def take(module: nn.Module, number: int) -> None:
+        draws = objective.draw(config.train.batch, config.seed, number)
+        optimiser.zero_grad(set_to_none=True)
+        step = Step(objective, module, config.train.micro_batch, autocast)
+        step(batch, draws.rows(rank() * share, (rank() + 1) * share), number + 1, steps + 1)
+        optimiser.step()
+
+    with FlopCounterMode(display=False) as counter:
+        take(objective, 0)  # warms up as well
+    gflop = counter.get_total_flops() / 1e9
+    module: nn.Module = objective
+    if world_size() > 1:
+        module = DistributedDataParallel(objective, [device.index] if device.type == "cuda" else None)
+        take(module, 0)
+    taken = []
+    for number in range(1, steps + 1):
+        start = _now(device)
+        take(module, number)
+        taken.append(_now(device) - start)
+    seconds = max(everyone([min(taken)]))  # the slowest rank sets the pace
+    return {
+        "batch": config.train.batch,
+        "parameters_million": sum(p.numel() for p in objective.parameters()) / 1e6,
+        "seconds": seconds,
+        "clips_per_second": config.train.batch / seconds,
+        "gflop": gflop,  # of this rank
+        "gflops": gflop / seconds,
+        "peak_gb": _peak_gb(device),
+    }
+
+
+def noise(config: Config, clips: int) -> Batch:
+    """Seconds of noise and a frame of noise per clip."""
+    rng = generator(0, 0, "benchmark")
+    samples, side = SECONDS * config.audio.sample_rate, config.visual.size
+    frames = torch.randint(256, (clips, 3, side, side), generator=rng, dtype=torch.uint8)
+    waveforms = torch.randn(clips, samples, generator=rng) * 0.1
+    lengths = {AUDIO: torch.full((clips,), samples)}
+    return Batch(tuple(map(str, range(clips))), {AUDIO: waveforms, VISUAL: frames}, lengths)
+
+
+def gather_rows(rows: int, width: int, device: torch.device, repeats: int = 10) -> dict[str, Any] | None:
+    """Seconds in which all ranks get each other's embeddings of both modalities, gradient included."""
+    if world_size() == 1:
+        return None
+    taken = []
+    for _ in range(repeats):
+        start = _now(device)
+        for _ in (AUDIO, VISUAL):
+            total = gather(torch.ones(rows, width, device=device, requires_grad=True)).sum()
+            total.backward()  # type: ignore[no-untyped-call]
+        taken.append(_now(device) - start)
+    return {"rows": rows * world_size(), "width": width, "seconds": max(everyone([sorted(taken)[repeats // 2]]))}
+
+
+def disk(folder: Path) -> dict[str, float]:
+    """10^6 bytes a second written until they are on the disk, and read without the system's cache where it allows."""
+    file, portion = folder / "disk.bin", os.urandom(1 << 20)
+    start = time.perf_counter()
+    with file.open("wb") as out:
+        for _ in range(DISK_MB):
+            out.write(portion)
+        out.flush()
+        os.fsync(out.fileno())
+    written = time.perf_counter() - start
+    with file.open("rb") as source:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        start = time.perf_counter()
+        while source.read(1 << 20):
+            pass
+    read = time.perf_counter() - start
+    file.unlink()
+    size = DISK_MB * (1 << 20) / 1e6
+    return {"megabytes": size, "write_mb_per_second": size / written, "read_mb_per_second": size / read}
+
+
+def generated_clips(folder: Path) -> Path:
+    """A prepared folder of one generated video, 640 x 360 at 25 frames a second, cut into overlapping clips."""
+    video, rng = folder / "video.mp4", np.random.default_rng(0)
+    coarse = rng.integers(0, 256, (VIDEO_SECONDS, 18, 32, 3), dtype=np.uint8)
+    with av.open(str(video), "w") as container:
+        pictures = container.add_stream("mpeg4", rate=25, options={"qscale": "5"})
+        pictures.width, pictures.height, pictures.pix_fmt = 640, 360, "yuv420p"
+        sound = container.add_stream("aac", rate=16000, layout="mono")
+        for number in range(VIDEO_SECONDS * 25):
+            image = np.roll(coarse[number // 25], number, axis=1).repeat(20, 0).repeat(20, 1)
+            container.mux(pictures.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
+        for _ in range(VIDEO_SECONDS * 16):
+            part = av.AudioFrame.from_ndarray(
+                rng.normal(0, 0.1, (1, 1000)).astype(np.float32), format="fltp", layout="mono"
+            )
+            part.sample_rate = 16000
+            container.mux(sound.encode(part))
+        for stream in (pictures, sound):
+            container.mux(stream.encode(None))
+    prepare([Clip("video", path=video)], folder / "prepared", workers=1, overlap=OVERLAP)
+    return folder / "prepared"
+
+
+def loader(config: Config, folder: Path, workers: int, seconds: float = 2.0) -> dict[str, Any]:
+    """Clips a second that one worker delivers, and that `workers` do, when no step is taken meanwhile."""
+    clips = ShardDataset(folder, None, size=config.visual.size)
+    size = sum(file.stat().st_size for file in folder.rglob("*.tar")) / len(clips)
+    found = {count: _delivered(clips, count, seconds) for count in sorted({1, workers})}
+    return {
+        "clips": len(clips),
+        "clip_megabytes": size / 1e6,
+        "workers": workers,
+        "clips_per_second": found[workers],
+        "one_worker_clips_per_second": found[1],
+    }
+
+
+def _delivered(clips: Dataset, workers: int, seconds: float) -> float:
+    batch = min(16, len(clips))
+    schedule = Schedule(len(clips), clips.frames, batch, 0)
+    batches = training_batches(clips, schedule, start=0, stop=10**6, rank=0, world_size=1, workers=workers)
+    for _ in range(2 * workers):  # what was fetched ahead while workers started
+        next(batches)
+    count, start = 0, time.perf_counter()
+    while count == 0 or time.perf_counter() - start < seconds:
+        count += len(next(batches))
+    return count / (time.perf_counter() - start)
+
+
+def advice(record: dict[str, Any]) -> list[str]:
+    """What limits training here and what to change, a sentence each."""
+    step, load, machine = record["step"], record["loader"], record["machine"]
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", record["ranks"]))
+    needed = step["clips_per_second"] * local / record["ranks"]  # of the loaders of this machine
+    workers = max(1, math.ceil(SPARE * needed / load["one_worker_clips_per_second"] / local))
+    rates = f"a step takes {needed:.3g} clips/s, {load['workers']} workers give {load['clips_per_second']:.3g}"
+    lines = []
+    if load["clips_per_second"] >= needed:
+        lines.append(f"The step limits: {rates}. train.workers={min(workers, load['workers'])} is enough.")
+    elif workers * local <= machine["cores"]:
+        lines.append(f"The loader limits: {rates}. Set train.workers={workers}.")
+    else:
+        lines.append(
+            f"The loader limits: {rates}. {workers * local} workers would be needed, and there are {machine['cores']} "
+            "cores: more cores, or a larger model at the same speed, cost nothing."
+        )
+    if step["share_of_matrix"] < LITTLE_MATRIX:
+        how = "raise train.batch" if record["device"] != "cpu" else "raise train.batch, or take a larger model"
+        lines.append(f"A step reaches {step['share_of_matrix']:.0%} of a plain matrix product: {how}.")
+    if machine["bfloat16"] and record["precision"] == "float32":
+        lines.append("This GPU computes in bfloat16: set train.precision=bfloat16.")
+    whole = machine["gpus"][0]["memory_gb"] if record["device"].startswith("cuda") else machine["memory_gb"]
+    if whole and step["peak_gb"] and step["peak_gb"] > MUCH_MEMORY * whole:
+        lines.append(
+            f"Memory is nearly full ({step['peak_gb']:.1f} of {whole:.1f} GB): set train.micro_batch, which keeps the "
+            "batch, or train.checkpoint_activations=true."
+        )
+    if record["gather"] and record["gather"]["seconds"] > MUCH_GATHER * step["seconds"]:
+        share = record["gather"]["seconds"] / step["seconds"]
+        lines.append(f"The gather takes {share:.0%} of a step: the connection between ranks limits.")
+    if needed * load["clip_megabytes"] > record["disk"]["read_mb_per_second"]:
+        lines.append(
+            f"The disk limits: steps read {needed * load['clip_megabytes']:.3g} MB/s, it gives "
+            f"{record['disk']['read_mb_per_second']:.3g}. Put the shards on a faster one."
+        )
+    pace = min(needed, load["clips_per_second"]) * record["ranks"] / local
+    lines.append(f"An epoch of {EPOCH:,} clips takes about {duration(EPOCH / pace)} at this pace.")
+    return lines
+
+
+def table(record: dict[str, Any]) -> list[str]:
+    """The record for people: what was measured, line by line."""
+    step, load, found, machine = record["step"], record["loader"], record["disk"], record["machine"]
+    gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gb']:.0f} GB)" for gpu in machine["gpus"])
+    gathered = "one rank: none"
+    if between := record["gather"]:
+        gathered = f"{between['seconds'] * 1000:.3g} ms for {between['rows']} rows of both modalities"
+    rows = [
+        ("devices", f"{record['provenance']['cpu']}, {machine['cores']} cores{', ' if gpus else ''}{gpus}"),
+        ("used", f"{record['device']}, {record['precision']}, {record['ranks']} ranks, {machine['threads']} threads"),
+        ("matrix product", f"{record['matrix']['gflops']:.4g} GFLOP/s ({record['matrix']['side']} x same)"),
+        ("model", f"{step['parameters_million']:.1f} M parameters"),
+        ("step", f"{step['seconds']:.3g} s for {step['batch']} clips: {step['clips_per_second']:.3g} clips/s"),
+        ("", f"{step['gflops']:.4g} GFLOP/s, {step['share_of_matrix']:.0%} of the matrix product"),
+        ("memory", f"{step['peak_gb']:.2f} GB at the peak" if step["peak_gb"] else "not known here"),
+        ("loader", f"{load['clips_per_second']:.3g} clips/s, {load['workers']} workers"),
+        ("", f"{load['one_worker_clips_per_second']:.3g} clips/s, one worker"),
+        ("gather", gathered),
+        ("disk", f"{found['read_mb_per_second']:.4g} MB/s read, {found['write_mb_per_second']:.4g} MB/s written"),
+    ]
+    return [f"{name:<15} {value}" for name, value in rows]
+
+
+def _now(device: torch.device) -> float:
+    """The clock, after all that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
+    return time.perf_counter()
+
+
+def _peak_gb(device: torch.device) -> float | None:
+    """10^9 bytes at the peak: of the device, or of this process where that is the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory() / 1e9
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e9 if os.uname().sysname == "Darwin" else peak * 1024 / 1e9
