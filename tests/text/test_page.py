@@ -7,11 +7,12 @@ from equiav.checkpoint import save_model
 from equiav.errors import EquiAVError
 from equiav.search import Query
 from equiav.web import Service, UploadLimits, open_collection
-from equiav.web.examples import Examples
 from equiav.web.page import build_page
 from equiav.web.words import LONGEST, Words, checked_words
 from tests.text.small import text_config
 from tests.training.small import small_config
+
+NO_EXAMPLES = {"audio": [], "image": [], "video": []}
 
 
 def opened(place, config):
@@ -48,7 +49,7 @@ def handlers(page):
 
 
 def test_the_tab(service, tmp_path):
-    page = build_page(service, Examples([], [], []), tmp_path)
+    page = build_page(service, NO_EXAMPLES, tmp_path)
     search = handlers(page)["search_by_words"].fn
     assert search("a ring", "Sound").count("<article") == search("a ring", None).count("<article")
     assert "scene-" in search("a ring", "Picture")
@@ -60,5 +61,5 @@ def test_the_tab(service, tmp_path):
 def test_no_tab_without_text(tmp_path):
     service = opened(tmp_path / "run", small_config("data.test=2"))
     assert not Words.possible(service)
-    assert "search_by_words" not in handlers(build_page(service, Examples([], [], []), tmp_path))
+    assert "search_by_words" not in handlers(build_page(service, NO_EXAMPLES, tmp_path))
     service.close()

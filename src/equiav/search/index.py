@@ -342,15 +342,12 @@ def ask(
 
     Of a long file one window counts: the first 10 s from `start`, or as much as the model hears.
     """
-    given = [name for name, item in (("audio", audio), ("image", image), ("video", video)) if item is not None]
+    given = {name: x for name, x in (("audio", audio), ("image", image), ("video", video)) if x is not None}
     if len(given) != 1:
         raise DataError(f"give one of a sound, a picture or a video, not {' and '.join(given) or 'none'}")
-    if audio is not None:
-        return Query(embedder.audio(audio, start=start), "audio", embedder.digest)
-    if image is not None:
-        return Query(embedder.image(image, start=start), "visual", embedder.digest)
-    assert video is not None
-    return Query(embedder.video(video, start=start), None, embedder.digest)
+    ((kind, item),) = given.items()
+    vector: Vector = getattr(embedder, kind)(item, start=start)
+    return Query(vector, {"audio": "audio", "image": "visual"}.get(kind), embedder.digest)
 
 
 def jpeg(picture: NDArray[np.uint8], height: int = 256) -> bytes:

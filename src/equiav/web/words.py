@@ -12,9 +12,8 @@ from equiav.bridge import Bridge
 from equiav.errors import EquiAVError
 from equiav.search import Hit, Query
 from equiav.text import TEXT
-from equiav.web.cards import clips_html
-from equiav.web.limits import BROKEN
-from equiav.web.service import FOUND, Service
+from equiav.web.service import BROKEN, FOUND, Service
+from equiav.web.views import clips_html
 
 log = logging.getLogger(__name__)
 
