@@ -221,10 +221,10 @@ class Bridge:
                 raise ValueError("of another format")
             scale = float(record.pop("scale"))
             facts = BridgeFacts(**record)
-            parts = [tensors[name] for name in ("map", "image_mean", "text_mean")]
+            w, image_mean, text_mean = (tensors[name] for name in ("map", "image_mean", "text_mean"))
         except (OSError, ValueError, KeyError, TypeError, EquiAVError) as error:
             raise DataError(f"{place} is damaged ({error}); fit the bridge again (equiav bridge {index})") from error
-        return cls(open_image_text(image_text or facts.image_text), *parts, scale, facts)
+        return cls(open_image_text(image_text or facts.image_text), w, image_mean, text_mean, scale, facts)
 
     @staticmethod
     def there(index: str | Path) -> bool:
@@ -301,7 +301,8 @@ def _ridge(x: Tensor, y: Tensor, ridge: float) -> Tensor:
     a, b = x - x.mean(dim=0), y - y.mean(dim=0)
     gram = a.T @ a
     weight = ridge * float(gram.diagonal().mean())
-    return torch.linalg.solve(gram + max(weight, 1e-9) * torch.eye(len(gram), dtype=gram.dtype), a.T @ b)
+    solved: Tensor = torch.linalg.solve(gram + max(weight, 1e-9) * torch.eye(len(gram), dtype=gram.dtype), a.T @ b)
+    return solved
 
 
 def _recall(w: Tensor, x: Tensor, y: Tensor, held: int) -> float:
