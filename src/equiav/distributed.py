@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from equiav.errors import TrainingError
+from equiav.errors import EquiAVError, TrainingError
 
 T = TypeVar("T")
 RESUME = "the newest checkpoint is kept: run the same command again to resume"
@@ -130,6 +130,18 @@ def broadcast_flag(value: bool) -> bool:
     flag = torch.tensor(int(value), device=device)
     dist.all_reduce(flag, op=dist.ReduceOp.MAX)
     return bool(flag.item())
+
+
+def first_rank(work: Callable[[], object], otherwise: str) -> None:
+    """Does `work` on the first rank; where that fails for a known reason all end, the others saying `otherwise`."""
+    failure: EquiAVError | None = None
+    if rank() == 0:
+        try:
+            work()
+        except EquiAVError as error:
+            failure = error
+    if broadcast_flag(failure is not None):
+        raise failure or TrainingError(otherwise)
 
 
 def everyone(items: list[T]) -> list[T]:

@@ -22,7 +22,10 @@ VARIANTS = {
         "train.checkpoint_activations=true",
         "train.micro_batch=3",
     ),
+    "compiled": ("train.compile=true", "train.checkpoint_activations=true", "train.micro_batch=3"),
     "plain contrast": ("objective.intra=none", "objective.inter=original"),
+    "adapters": ("optim.lora={rank: 2, alpha: 4}", "optim.freeze={visual.encoder: 1}"),
+    "token store": ("optim.freeze={encoder: all}", "train.views={count: 2, store: OUT-store}"),
     "masked": (f"objective={{kind: masked, masked: {{{DECODER}, flip: 0.5}}}}", "train.micro_batch=3"),
     "cavmae": (f"objective={{kind: cavmae, masked: {{{DECODER}}}}}", "train.micro_batch=3"),
 }
@@ -35,6 +38,7 @@ def losses(out, processes, overrides):
     common = ["train.workers=0", f"train.steps={STEPS}", "train.evaluate_every=15", "optim.lr=3.0e-4"]
     command = ["-m", "equiav.cli", "pretrain", str(ROOT / "configs/pretrain/smoke.yaml"), "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    overrides = [text.replace("OUT", str(out)) for text in overrides]  # a store is each run's own
     run = subprocess.run([*launcher, *command, *common, *overrides], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     records = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]

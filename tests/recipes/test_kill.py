@@ -17,7 +17,15 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 
 
-def start(out):
+DECODER = "decoder: {width: 16, depth: 1, heads: 2}"
+METHODS = {
+    "equiav": (),
+    "masked": (f"objective={{kind: masked, masked: {{{DECODER}, flip: 0.5}}}}",),
+    "cavmae": (f"objective={{kind: cavmae, masked: {{{DECODER}}}}}",),
+}
+
+
+def start(out, *more):
     command = [sys.executable, "-m", "equiav.cli", "pretrain", str(ROOT / "configs/pretrain/smoke.yaml")]
     overrides = [
         "train.workers=2",
@@ -28,7 +36,10 @@ def start(out):
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
-        [*command, *overrides, "--out", str(out)], env=environment, stderr=subprocess.PIPE, start_new_session=True
+        [*command, *overrides, *more, "--out", str(out)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
 
 
@@ -53,15 +64,16 @@ def kill(process):
     process.wait()
 
 
-def test_killed_and_resumed_is_bit_identical(tmp_path):
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_and_resumed_is_bit_identical(tmp_path, method):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run = start(whole)
+    run = start(whole, *METHODS[method])
     assert run.wait() == 0, run.stderr.read().decode()
 
     moments = random.Random(0)
     kills = 0
     for moment in ("step", "draft", "anywhere", "draft", "step"):
-        process = start(parts)
+        process = start(parts, *METHODS[method])
         found = checkpoints_of(parts)
         if moment == "step":
             wait_for_step(process, parts, (found[-1][0] if found else 0) + 5)
@@ -74,7 +86,7 @@ def test_killed_and_resumed_is_bit_identical(tmp_path):
             kill(process)
             kills += 1
     assert kills >= 4
-    finish = start(parts)
+    finish = start(parts, *METHODS[method])
     assert finish.wait() == 0, finish.stderr.read().decode()
 
     a, b = (checkpoints_of(out)[-1] for out in (whole, parts))

@@ -10,9 +10,11 @@ from equiav.errors import ConfigError
 from equiav.inference import load_model
 from equiav.training import Trainer
 from tests.models.foreign_encoders import recipe, save
+from tests.objectives.methods import METHODS
 from tests.training.small import small_config
 
 SHORT = ("train.steps=3", "train.evaluate_every=null", "train.checkpoint_every=1")
+LORA = "optim.lora={rank: 2, alpha: 8}"
 
 
 def trained(tmp_path, *overrides):
@@ -74,13 +76,61 @@ def test_what_cannot_be_frozen_is_one_line(tmp_path, override, message):
     assert "\n" not in str(caught.value)
 
 
+CAVMAE = METHODS["cavmae"]
+
+
+@pytest.mark.parametrize(
+    ("frozen", "still"),
+    [
+        ("{encoder: all}", ("encoder.",)),
+        (
+            "{encoder: 1}",
+            tuple(
+                f"encoder.separate.{m}.{part}" for m in ("audio", "visual") for part in ("patch_", "mod", "blocks.0")
+            ),
+        ),
+        (
+            "{audio.encoder: all}",
+            ("encoder.separate.audio.", "encoder.joint.0.norm1_alone.a", "encoder.joint.0.norm2_alone.a"),
+        ),
+        ("{heads: all}", ("decoder.",)),
+    ],
+)
+def test_parts_of_cavmae_are_frozen(tmp_path, frozen, still):
+    trainer, moved = trained(tmp_path, CAVMAE, f"optim.freeze={frozen}")
+    names = {name for name, _ in trainer.model.named_parameters() if "pos_embed" not in name}
+    assert moved == {name for name in names if not name.startswith(still)}
+
+
+@pytest.mark.parametrize(
+    ("frozen", "message"),
+    [
+        ("{encoder: 3}", "optim.freeze: the encoder has 2 blocks, not 3"),
+        ("{audio.encoder: 1}", "all modalities share the blocks of this encoder; count them as encoder: 1"),
+    ],
+)
+def test_blocks_of_cavmae_are_counted_together(tmp_path, frozen, message):
+    with pytest.raises(ConfigError, match=message):
+        Trainer(small_config(*SHORT, CAVMAE, f"optim.freeze={frozen}"), tmp_path, lambda line: None)
+
+
+def test_adapters_in_cavmae(tmp_path):
+    trainer, moved = trained(tmp_path, CAVMAE, LORA)
+    parts = ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")
+    blocks = ("separate.audio.blocks.0", "separate.visual.blocks.0", "joint.0")
+    assert {name for name in moved if name.startswith("encoder.")} == {
+        f"encoder.{block}.{part}.weight" for block in blocks for part in parts
+    }
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        live, loaded = trainer.model.eval().encode("visual", x), load_model(tmp_path).model.encode("visual", x)
+    torch.testing.assert_close(live, loaded, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("value", ["{tail: all}", "{encoder: most}", "{encoder: -1}", "{a.b.encoder: all}"])
 def test_unknown_parts_are_refused_in_the_recipe(value):
     with pytest.raises(ConfigError, match="freeze"):
         small_config(f"optim.freeze={value}")
-
-
-LORA = "optim.lora={rank: 2, alpha: 8}"
 
 
 def test_adapters_are_merged_and_only_they_are_trained(tmp_path):

@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 from equiav.errors import EquiAVError
-from equiav.training.trackers import PACKAGES, Trackers, check_trackers
+from equiav.training.log import LOG, PACKAGES, Trackers, check_trackers
 
 
 def needs(name):
@@ -97,8 +97,8 @@ def test_one_that_does_not_open_is_left_out(tmp_path):
 
 
 def test_a_run_reports_and_survives_its_tracker(tmp_path, monkeypatch):
-    from equiav.training import Trainer, trackers
-    from equiav.training.log import LOG
+    from equiav.training import Trainer
+    from equiav.training import log as trackers
     from tests.training.small import small_config
 
     real, seen = trackers._opened, []

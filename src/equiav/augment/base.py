@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -91,6 +91,10 @@ class Transform(ABC):
     def values(self, batch: int, rng: torch.Generator) -> Float[Tensor, "batch parameters"]:
         """Parameters of every sample; none by default."""
         return torch.empty(batch, 0)
+
+    def neutral(self, batch: int) -> Draw:
+        """A draw that changes nothing: off, so that nothing of what is drawn remains."""
+        return replace(cast(Any, self), p=0.0).sample(batch, torch.Generator())  # type: ignore[no-any-return]
 
     @abstractmethod
     def change(self, x: Tensor, values: Tensor) -> Tensor:

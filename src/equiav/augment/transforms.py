@@ -69,6 +69,12 @@ class RandomResizedCrop(Transform):
         at = torch.rand(batch, 2, generator=rng)
         return torch.stack([at[:, 0] * (1 - w), at[:, 1] * (1 - h), w, h], dim=1)
 
+    def neutral(self, batch: int) -> Draw:
+        """Of a crop that is never off: the whole box."""
+        if self.p < 1:
+            return super().neutral(batch)
+        return Draw(torch.ones(batch, dtype=torch.bool), torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(batch, 1))
+
     def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, C, H, W) or (B, C, T, F)."""
         sizes = torch.tensor([x.shape[self.x_axis], x.shape[self.y_axis]] * 2)

@@ -11,8 +11,8 @@ from equiav.models.cavmae import (
     write_cavmae,
 )
 from equiav.models.classifier import Classifier, ClassifierModel, Mode, modalities
-from equiav.models.encoder import SIZES, Encoder, Size, ViT, sincos_positions
-from equiav.models.equiav import Branch, EmbeddingModel, EquiAV, Representation, centroid, mean_pool
+from equiav.models.encoder import SIZES, Encoder, Layered, Size, ViT, sincos_positions
+from equiav.models.equiav import Branch, EmbeddingModel, EquiAV, ProjectionHead, Representation, centroid, mean_pool
 from equiav.models.foreign import (
     HEAD_WIDTH,
     PREDICTOR_HEADS,
@@ -30,7 +30,6 @@ from equiav.models.foreign import (
     released_sizes,
     to_released,
 )
-from equiav.models.heads import ProjectionHead
 from equiav.models.hf import ForeignEncoder, TransformersEncoder, describe
 from equiav.models.layers import Block, Chosen, Tokens, draw_path, draw_tokens, initialise
 from equiav.models.mae import (
@@ -64,6 +63,7 @@ __all__ = [
     "EquiAV",
     "ForeignEncoder",
     "HypernetworkPredictor",
+    "Layered",
     "LinearPredictor",
     "MaskedAutoencoder",
     "MaskedBranch",

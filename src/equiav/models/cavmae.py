@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from equiav.errors import ShapeError, WeightsError
 from equiav.models.classifier import ClassifierModel, Mode, modalities
-from equiav.models.encoder import PatchEmbed, sincos_positions
+from equiav.models.encoder import Layered, PatchEmbed, groups_by_block, sincos_positions
 from equiav.models.equiav import mean_pool
 from equiav.models.foreign import State, refuse_mismatch
 from equiav.models.layers import Block, Tokens
@@ -121,7 +121,7 @@ class JointBlock(Block):
         return x + self.mlp(self.norm2_alone[modality](x))  # type: ignore[no-any-return]
 
 
-class CavMaeEncoder(nn.Module):
+class CavMaeEncoder(Layered):
     """The encoder: `separate` blocks of each modality, `joint` blocks, final norms."""
 
     def __init__(self, sizes: CavMaeSizes, *, eps: float = 1e-5, train_positions: bool = False) -> None:
@@ -134,6 +134,21 @@ class CavMaeEncoder(nn.Module):
             JointBlock(sizes.width, sizes.heads, sizes.mlp_ratio, eps) for _ in range(sizes.joint_depth)
         )
         self.norm = nn.LayerNorm(sizes.width, eps=eps)
+
+    def layers(self) -> list[list[str]]:
+        """What comes before the blocks, the k-th blocks of all modalities, the joint blocks, the final norms."""
+        depth = max(len(own.blocks) for own in self.separate.values())  # type: ignore[arg-type]
+        names = [name for name, _ in self.named_parameters()]
+        groups: list[list[str]] = [[] for _ in range(depth + 2)]
+        for m in self.separate:
+            own = f"separate.{m}."
+            inside = (name for name in names if name.startswith(own))
+            first = tuple(f"{own}{part}" for part in ("patch_embed", "pos_embed", "modality"))
+            for group, found in zip(groups, groups_by_block(inside, f"{own}blocks.", depth, first), strict=True):
+                group += found
+        shared = (name for name in names if not name.startswith("separate."))
+        _, *joint, norm = groups_by_block(shared, "joint.", len(self.joint), ())
+        return [*groups[:-1], *joint, [*groups[-1], *norm]]
 
     def together(self, h: ManyTokens) -> dict[str, Tensor]:
         """Joint blocks over the tokens of all modalities, with the shared norms: what reconstruction uses."""
@@ -236,6 +251,10 @@ class CavMae(ReconstructingModel):
         """Rows and columns of patches."""
         return {m: self.encoder.separate[m].grid for m in CHANNELS}  # type: ignore[misc]
 
+    def channels(self, modality: str) -> int:
+        """Of its input."""
+        return CHANNELS[modality]
+
     def encode(self, modality: str, x: Tensor) -> Tokens:
         """Tokens of one modality alone, without masking."""
         return self.encoder.tokens(modality, x)
@@ -281,25 +300,13 @@ class CavMaeClassifier(ClassifierModel):
             raise ShapeError(f"this classifier needs {' or '.join(self.modalities)} input")
         return self.encoder.pooled(given)
 
+    def encoder_parts(self) -> dict[str, nn.Module]:
+        """One for all modalities, of the same name in pre-training."""
+        return {"encoder": self.encoder}
+
     def layers(self) -> list[list[list[str]]]:
-        """For each modality: what comes before the blocks, its blocks, the joint blocks, norms."""
-        chains = []
-        joint = [[] for _ in self.encoder.joint]  # type: list[list[str]]
-        last = []
-        for name, _ in self.encoder.named_parameters(prefix="encoder"):
-            if name.startswith("encoder.joint."):
-                joint[int(name.split(".")[2])].append(name)
-            elif name.startswith(("encoder.norm.", *(f"encoder.separate.{m}.norm." for m in CHANNELS))):
-                last.append(name)
-        for m in self.modalities:
-            own = self.encoder.separate[m]
-            groups = [[] for _ in range(1 + len(own.blocks))]  # type: ignore[arg-type]  # type: list[list[str]]
-            for name, _ in own.named_parameters(prefix=f"encoder.separate.{m}"):
-                part, _, rest = name.removeprefix(f"encoder.separate.{m}.").partition(".")
-                if part != "norm":
-                    groups[int(rest.split(".")[0]) + 1 if part == "blocks" else 0].append(name)
-            chains.append([*groups, *joint, last])
-        return chains
+        """Those of the encoder, for each modality: the blocks of all have the same numbers."""
+        return [[[f"encoder.{name}" for name in group] for group in self.encoder.layers()] for _ in self.modalities]
 
 
 def cavmae_from_vits(given: State, own: State) -> State:

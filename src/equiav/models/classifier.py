@@ -40,6 +40,10 @@ class ClassifierModel(nn.Module, ABC):
     def layers(self) -> list[list[list[str]]]:
         """Names of its parameters below the head, for each modality in groups from input to output."""
 
+    @abstractmethod
+    def encoder_parts(self) -> dict[str, nn.Module]:
+        """What it takes over from pre-training, by the name that the pre-trained model has for it."""
+
     def forward(
         self, inputs: Mapping[Modality, Tensor], paths: Mapping[Modality, Tensor] | None = None
     ) -> Float[Tensor, "batch classes"]:
@@ -83,6 +87,10 @@ class Classifier(ClassifierModel):
             pooled = mean_pool(self.encoders[m](inputs[m], paths=(paths or {}).get(m)))
             parts.append(self.projections[m](pooled) if m in self.projections else pooled)
         return torch.cat(parts, dim=-1)
+
+    def encoder_parts(self) -> dict[str, nn.Module]:
+        """The encoder of each modality."""
+        return {f"{m}.f": self.encoder(m) for m in self.modalities}
 
     def layers(self) -> list[list[list[str]]]:
         """As the encoders say."""

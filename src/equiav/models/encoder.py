@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,7 +66,15 @@ class PatchEmbed(nn.Module):
         return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
-class Encoder(nn.Module, ABC):
+class Layered(nn.Module):
+    """A network whose parameters come in layers: what parts of a model are frozen, adapted or scaled by."""
+
+    def layers(self) -> list[list[str]]:
+        """Names of its parameters in groups from input to output: before the blocks, one a block, after them."""
+        return [[name for name, _ in self.named_parameters()]]
+
+
+class Encoder(Layered, ABC):
     """An encoder f: tokens h of width `width` from an input; whatever gives them can stand here.
 
     `grid` is (rows, columns) of the tokens in row-major order, for maps of where something is; `tokens` are their
@@ -101,9 +110,18 @@ class Encoder(nn.Module, ABC):
         """Rows and columns of the tokens of an input, where it may differ from the expected size."""
         return self.grid
 
-    def layers(self) -> list[list[str]]:
-        """Names of its parameters in groups from input to output, for learning rates by layer and for freezing."""
-        return [[name for name, _ in self.named_parameters()]]
+
+def groups_by_block(names: Iterable[str], blocks: str, depth: int, first: tuple[str, ...]) -> list[list[str]]:
+    """Parameter names from input to output: those that begin with `first`, one group for each of the blocks, the rest.
+
+    `blocks` is what stands before a block's number.
+    """
+    groups: list[list[str]] = [[] for _ in range(depth + 2)]
+    for name in names:
+        inside = name.startswith(blocks)
+        number = int(name.removeprefix(blocks).split(".")[0]) + 1 if inside else 0 if name.startswith(first) else -1
+        groups[number].append(name)
+    return groups
 
 
 class ViT(Encoder):
@@ -150,8 +168,11 @@ class ViT(Encoder):
 
     def grid_of(self, x: Tensor) -> tuple[int, int]:
         """Rows and columns of the tokens of an input."""
-        rows, columns = x.shape[2:]
-        return self._patches(columns, rows) if self.time_first else self._patches(rows, columns)
+        return self._patches(*self.image(x).shape[2:])
+
+    def image(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c rows columns"]:
+        """The input as it is cut into patches: spectrograms come time first and are transposed."""
+        return x.transpose(2, 3) if self.time_first else x
 
     def trunk(
         self,
@@ -164,13 +185,8 @@ class ViT(Encoder):
             raise ShapeError(f"the encoder wants (batch, {self.channels}, height, width), got {tuple(x.shape)}")
         grid = self.grid_of(x)  # first: it refuses sizes that the patch does not divide
         positions = self.pos_embed if grid == self.grid else sincos_positions(self.width, *grid).to(self.pos_embed)
-        if self.time_first:
-            x = x.transpose(2, 3)
-        if tokens is None:
-            h = self.patch_embed(x) + positions
-        else:
-            tokens = tokens.to(x.device)
-            h = self.patch_embed(x, tokens) + positions[tokens]
+        tokens = None if tokens is None else tokens.to(x.device)
+        h = self.patch_embed(self.image(x), tokens) + (positions if tokens is None else positions[tokens])
         for number, block in enumerate(self.blocks):
             inputs = (h,) if paths is None else (h, paths[:, number])
             if self.checkpoint_activations and self.training and torch.is_grad_enabled():
@@ -193,9 +209,5 @@ class ViT(Encoder):
 
     def layers(self) -> list[list[str]]:
         """Patches, then one group a block; the final norm belongs to the last block's output."""
-        groups = [[] for _ in range(len(self.blocks) + 2)]  # type: list[list[str]]
-        for name, _ in self.named_parameters():
-            part, _, rest = name.partition(".")
-            number = 0 if part == "patch_embed" else int(rest.split(".")[0]) + 1 if part == "blocks" else -1
-            groups[number].append(name)
-        return groups
+        names = (name for name, _ in self.named_parameters())
+        return groups_by_block(names, "blocks.", len(self.blocks), ("patch_embed",))

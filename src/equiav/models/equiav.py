@@ -1,22 +1,23 @@
-"""Branch (one modality: f, u, g_intra, g_inter) and EquiAV (one branch per modality)."""
+"""What an embedding model is; projection heads g, Branch (one modality: f, u, g_intra, g_inter) and EquiAV."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Literal, cast
+from typing import Generic, Literal, TypeVar, cast
 
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from equiav.errors import ShapeError
 from equiav.models.encoder import Encoder
-from equiav.models.heads import ProjectionHead
 from equiav.models.layers import Tokens
 from equiav.types import Modality
 
 Representation = Literal["centroid", "pooled"]
+B = TypeVar("B", bound=nn.Module)
 
 
 def mean_pool(h: Tokens) -> Float[Tensor, "batch width"]:
@@ -55,6 +56,46 @@ class EmbeddingModel(nn.Module, ABC):
         return side, side
 
 
+class BranchedModel(EmbeddingModel, Generic[B]):
+    """One branch per modality with its encoder as `f`, addressed by its key: model["audio"]."""
+
+    def __init__(self, branches: Mapping[Modality, B]) -> None:
+        super().__init__()
+        self.modalities = tuple(branches)
+        for name, branch in branches.items():
+            self.add_module(name, branch)
+
+    def __getitem__(self, modality: Modality) -> B:
+        return cast(B, self.get_submodule(modality))
+
+    def encode(self, modality: Modality, x: Tensor) -> Tokens:
+        """h = f(x), Eq. (3)."""
+        return self[modality].f(x)  # type: ignore[no-any-return, operator]
+
+    def grid(self, modality: Modality, x: Tensor, h: Tokens) -> tuple[int, int]:
+        """As the encoder says."""
+        return self[modality].f.grid_of(x)  # type: ignore[no-any-return, union-attr, operator]
+
+
+class ProjectionHead(nn.Module):
+    """Linear, norm, ReLU; linear, norm, ReLU; linear, norm."""
+
+    def __init__(self, width: int, hidden: int, out: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, hidden)
+        self.norm1 = nn.LayerNorm(hidden, eps=eps)
+        self.fc2 = nn.Linear(hidden, hidden)
+        self.norm2 = nn.LayerNorm(hidden, eps=eps)
+        self.fc3 = nn.Linear(hidden, out)
+        self.norm3 = nn.LayerNorm(out, eps=eps)
+
+    def forward(self, h: Tensor) -> Tensor:
+        """z = g(h), on the last axis."""
+        h = F.relu(self.norm1(self.fc1(h)))
+        h = F.relu(self.norm2(self.fc2(h)))
+        return self.norm3(self.fc3(h))  # type: ignore[no-any-return]
+
+
 class Branch(nn.Module):
     """One modality: encoder f, predictor u, heads g_intra and g_inter."""
 
@@ -83,30 +124,17 @@ class Branch(nn.Module):
         return self.g_inter(mean_pool(h))  # type: ignore[no-any-return]
 
 
-class EquiAV(EmbeddingModel):
-    """One branch per modality, addressed by its key: model["audio"].
+class EquiAV(BranchedModel[Branch]):
+    """The paper's model.
 
     `representation` is the embedding that training contrasted, and so the one to use: the centroid on a bank of
     augmentation vectors, or pooled tokens.
     """
 
     def __init__(self, branches: Mapping[Modality, Branch], representation: Representation = "centroid") -> None:
-        super().__init__()
-        self.modalities, self.representation = tuple(branches), representation
-        for name, branch in branches.items():
-            self.add_module(name, branch)
+        super().__init__(branches)
+        self.representation = representation
         self.width = next(iter(branches.values())).g_inter.fc3.out_features
-
-    def __getitem__(self, modality: Modality) -> Branch:
-        return cast(Branch, self.get_submodule(modality))
-
-    def encode(self, modality: Modality, x: Tensor) -> Tokens:
-        """h = f(x), Eq. (3)."""
-        return self[modality].encode(x)
-
-    def grid(self, modality: Modality, x: Tensor, h: Tokens) -> tuple[int, int]:
-        """As the encoder says."""
-        return self[modality].f.grid_of(x)
 
     def embed_tokens(self, modality: Modality, h: Tokens, bank: Tensor | None = None) -> Float[Tensor, "b out"]:
         """The embedding of the kind that was contrasted in training, on a fixed bank of vectors."""

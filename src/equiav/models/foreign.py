@@ -11,7 +11,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -46,7 +46,14 @@ def read_state(path: Path) -> State:
     for wrapper in ("model", "state_dict"):
         if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
             loaded = loaded[wrapper]
-    if not isinstance(loaded, dict) or not loaded or not all(_is_plain(v) for v in loaded.values()):
+    if (
+        not isinstance(loaded, dict)
+        or not loaded
+        or not all(
+            isinstance(v, Tensor) and v.layout == torch.strided and not v.is_quantized and not v.is_meta
+            for v in loaded.values()
+        )
+    ):
         raise WeightsError(f"{path}: not a plain dictionary of tensors")
     _bound(sum(v.numel() * v.element_size() for v in loaded.values()), path)
     return {str(key): value for key, value in loaded.items()}
@@ -101,10 +108,6 @@ def _bound(size: int, path: Path) -> None:
     """Refuses a file that would grow to far more than it takes on disk."""
     if size > EXPANSION * path.stat().st_size + (1 << 20):
         raise WeightsError(f"{path}: {path.stat().st_size} bytes that would become {size}; not opened")
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized and not value.is_meta
 
 
 def is_mae(state: State) -> bool:
@@ -252,35 +255,29 @@ def released_sizes(state: State, heads: int | None = None) -> ReleasedSizes:
             f"a released checkpoint must hold pos_embed_a, pos_embed_v and blocks_a ({error})"
         ) from error
     depth = 1 + max(int(m[1]) for m in (re.match(r"blocks_a\.(\d+)\.", key) for key in state) if m)
-    size = Size(width, depth, heads or max(1, width // HEAD_WIDTH))
-    frames, image = tokens_a // FREQUENCY_ROWS * PATCH, round(tokens_v**0.5) * PATCH
-    return _head_sizes(ReleasedSizes(size, frames, image, ratio), state)
+    heads_mlp, finetuned = "pred_a_inter.fc3.weight" in state, "mlp_head.0.weight" in state
 
-
-def _head_sizes(sizes: ReleasedSizes, state: State) -> ReleasedSizes:
     def rows(key: str, default: int) -> int:
         return len(state[key]) if key in state and state[key].ndim else default
 
-    mlp = "pred_a_inter.fc3.weight" in state
-    finetuned = "mlp_head.0.weight" in state
-    return replace(
-        sizes,
-        query_width=rows("aug_encoder_a.0.weight", sizes.query_width),
-        head_hidden=rows("pred_a_inter.fc1.weight", sizes.head_hidden),
-        inter_out=rows("pred_a_inter.fc3.weight", rows("pred_a_inter.weight", sizes.inter_out)),
-        intra_out=rows("pred_a_intra.fc3.weight", sizes.intra_out),
+    return ReleasedSizes(
+        encoder=Size(width, depth, heads or max(1, width // HEAD_WIDTH)),
+        frames=tokens_a // FREQUENCY_ROWS * PATCH,
+        image=round(tokens_v**0.5) * PATCH,
+        mlp_ratio=ratio,
+        query_width=rows("aug_encoder_a.0.weight", ReleasedSizes.query_width),
+        head_hidden=rows("pred_a_inter.fc1.weight", ReleasedSizes.head_hidden),
+        inter_out=rows("pred_a_inter.fc3.weight", rows("pred_a_inter.weight", ReleasedSizes.inter_out)),
+        intra_out=rows("pred_a_intra.fc3.weight", ReleasedSizes.intra_out),
         classes=rows("mlp_head.0.weight", 0),
-        projection=("mlp" if mlp else "linear") if finetuned else "none",
+        projection=("mlp" if heads_mlp else "linear") if finetuned else "none",
     )
 
 
 def _fold_patches(state: State, letter: str) -> None:
     """Takes the modality vector into the patch bias; sums the audio kernel over its three equal channels."""
-    weight, bias, modality = (
-        f"patch_embed_{letter}.proj.weight",
-        f"patch_embed_{letter}.proj.bias",
-        f"modality_{letter}",
-    )
+    patch = f"patch_embed_{letter}.proj."
+    weight, bias, modality = f"{patch}weight", f"{patch}bias", f"modality_{letter}"
     lacking = [key for key in (weight, bias, modality) if key not in state]
     if lacking:
         raise WeightsError(f"the released checkpoint does not fit this model: missing {', '.join(lacking)}")
@@ -296,11 +293,8 @@ def _check_positions(state: State, letter: str) -> None:
     table = state.pop(f"pos_embed_{letter}")[0].double()
     tokens, width = table.shape
     rows = FREQUENCY_ROWS if letter == "a" else round(tokens**0.5)
-    same = tokens % rows == 0 and width % 4 == 0
-    if same:
-        ours = sincos_positions(width, rows, tokens // rows).double()
-        same = torch.allclose(table, ours, atol=1e-5)
-    if not same:
+    fits = tokens % rows == 0 and width % 4 == 0
+    if not fits or not torch.allclose(table, sincos_positions(width, rows, tokens // rows).double(), atol=1e-5):
         raise WeightsError(f"pos_embed_{letter} is not the fixed sine-cosine table that released checkpoints have")
 
 
@@ -322,18 +316,11 @@ def _our_name(key: str) -> str:
     return key
 
 
-def _released_name(key: str, letter: str) -> str:
-    for theirs, ours in _NAMES:
-        if key.startswith(ours):
-            return theirs.replace("{m}", letter) + key.removeprefix(ours)
-    raise WeightsError(f"{key} has no place in the released format")
-
-
 def to_released(state: State, frames: int, image: int) -> State:
     """Our weights under the released names, never-used keys and position tables included: the same function.
 
     The one-channel audio kernel is spread as a third over three channels; the modality vectors become zero, their
-    effect being part of the patch bias. A model without a norm of its own for augmented views gets a copy.
+    effect being part of the patch bias.
     """
     out: State = {}
     for letter, branch in BRANCHES.items():
@@ -342,27 +329,25 @@ def to_released(state: State, frames: int, image: int) -> State:
             raise WeightsError("only models with the attention predictor can be written in the released format")
         if own["f.patch_embed.proj.weight"].shape[-1] != PATCH:
             raise WeightsError(f"released models have patches of {PATCH} x {PATCH}; this model has others")
-        out |= _branch_to_released(own, letter)
+        # A model without a norm of its own for augmented views gets a copy.
+        own = {"f.norm_augmented.weight": own["f.norm.weight"], "f.norm_augmented.bias": own["f.norm.bias"], **own}
+        if letter == "a":
+            own["f.patch_embed.proj.weight"] = own["f.patch_embed.proj.weight"].repeat(1, 3, 1, 1) / 3
+        for key, value in own.items():
+            theirs, ours = next(((theirs, ours) for theirs, ours in _NAMES if key.startswith(ours)), ("", ""))
+            if not ours:
+                raise WeightsError(f"{key} has no place in the released format")
+            name = theirs.replace("{m}", letter) + key.removeprefix(ours)
+            out[name] = value
+            if re.match(r"f\.blocks\.\d+\.norm[12]\.", key):
+                # The released blocks carry twins of these norms that nothing reads; its loader asks for them.
+                twin = torch.ones_like(value) if key.endswith("weight") else torch.zeros_like(value)
+                out |= {re.sub(r"\.(norm[12])\.", rf".\1_{m}.", name): twin.clone() for m in BRANCHES}
         width = len(own["f.norm.weight"])
         grid = (FREQUENCY_ROWS, frames // PATCH) if letter == "a" else (image // PATCH, image // PATCH)
         out[f"pos_embed_{letter}"] = sincos_positions(width, *grid)[None]
         out[f"modality_{letter}"] = torch.zeros(1, 1, width)
     return {PREFIX + key: value.contiguous() for key, value in out.items()}
-
-
-def _branch_to_released(own: State, letter: str) -> State:
-    own = {"f.norm_augmented.weight": own["f.norm.weight"], "f.norm_augmented.bias": own["f.norm.bias"], **own}
-    if letter == "a":
-        own["f.patch_embed.proj.weight"] = own["f.patch_embed.proj.weight"].repeat(1, 3, 1, 1) / 3
-    out: State = {}
-    for key, value in own.items():
-        name = _released_name(key, letter)
-        out[name] = value
-        if re.match(r"f\.blocks\.\d+\.norm[12]\.", key):
-            # The released blocks carry twins of these norms that nothing reads; its loader asks for them.
-            twin = torch.ones_like(value) if key.endswith("weight") else torch.zeros_like(value)
-            out |= {re.sub(r"\.(norm[12])\.", rf".\1_{m}.", name): twin.clone() for m in BRANCHES}
-    return out
 
 
 def finetuned_from_released(state: State, mode: Mode, dtype: torch.dtype | None = None) -> State:

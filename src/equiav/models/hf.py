@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equiav.errors import ConfigError, ShapeError, WeightsError
-from equiav.models.encoder import Encoder
+from equiav.models.encoder import Encoder, groups_by_block
 from equiav.models.layers import Chosen, Tokens
 from equiav.types import AUDIO, VISUAL, Modality
 
@@ -82,7 +82,11 @@ def describe(name: str, revision: str | None = None) -> ForeignEncoder:
         if not isinstance(value, str | int | float | bool):  # sides that differ are lists
             raise ConfigError(f"{name}: its {key} is {value}, and only square patches and images are supported")
     modality = FAMILIES[kind].modality
-    processor = _processor(folder, name)
+    file = next((folder / file for file in PROCESSORS if (folder / file).is_file()), None)
+    if file is None:
+        raise WeightsError(f"{name}: has no {PROCESSORS[0]}, which says how its inputs are normalised")
+    whole = _json(file, name)
+    processor = next((whole[key] for key in PARTS if isinstance(whole.get(key), dict)), whole)
     inputs = _audio_inputs if modality == AUDIO else _image_inputs
     return ForeignEncoder(modality, {"model_type": kind, **architecture}, inputs(processor, architecture, name))
 
@@ -171,14 +175,9 @@ class TransformersEncoder(Encoder):
 
     def layers(self) -> list[list[str]]:
         """Embeddings, then one group a block, then the final norm."""
-        prefix = f"network.{self.blocks}."
-        groups: list[list[str]] = [[] for _ in range(int(self.architecture["num_hidden_layers"]) + 2)]
-        for name, _ in self.named_parameters():
-            if name.startswith(prefix):
-                groups[int(name.removeprefix(prefix).split(".")[0]) + 1].append(name)
-            else:
-                groups[0 if name.startswith(("network.embeddings", "network.pre_")) else -1].append(name)
-        return groups
+        names = (name for name, _ in self.named_parameters())
+        depth = int(self.architecture["num_hidden_layers"])
+        return groups_by_block(names, f"network.{self.blocks}.", depth, ("network.embeddings", "network.pre_"))
 
     def load_pretrained(self, name: str, revision: str | None = None) -> None:
         """Takes the published weights; where the input size is another, positions are resized as transformers does."""
@@ -281,15 +280,6 @@ def _json(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise WeightsError(f"{name}: its {path.name} is no mapping")
     return tree
-
-
-def _processor(folder: Path, name: str) -> dict[str, Any]:
-    for file in PROCESSORS:
-        if (folder / file).is_file():
-            tree = _json(folder / file, name)
-            part = next((tree[key] for key in PARTS if isinstance(tree.get(key), dict)), tree)
-            return dict(part)
-    raise WeightsError(f"{name}: has no {PROCESSORS[0]}, which says how its inputs are normalised")
 
 
 def _image_inputs(processor: Mapping[str, Any], architecture: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from equiav.errors import ShapeError, WeightsError
-from equiav.models.encoder import PatchEmbed, ViT, sincos_positions
-from equiav.models.equiav import EmbeddingModel, mean_pool
+from equiav.models.encoder import Size, ViT, sincos_positions
+from equiav.models.equiav import BranchedModel, EmbeddingModel, mean_pool
 from equiav.models.foreign import State, refuse_mismatch
 from equiav.models.layers import Block, Chosen, Tokens, initialise
 
@@ -112,10 +111,14 @@ class ReconstructingModel(EmbeddingModel):
     def targets(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The patches (batch, tokens, values) that the predictions are compared with."""
 
+    @abstractmethod
+    def channels(self, modality: str) -> int:
+        """How many channels an input has."""
+
     def images(self, modality: str, patches: Float[Tensor, "batch tokens values"]) -> Float[Tensor, "batch c h w"]:
         """Patches as images again; spectrograms with frequency as rows and time as columns."""
-        channels = 1 if modality == "audio" else 3
-        return unpatchify(patches, self.grids()[modality], round((patches.shape[2] / channels) ** 0.5))
+        side = round((patches.shape[2] / self.channels(modality)) ** 0.5)
+        return unpatchify(patches, self.grids()[modality], side)
 
 
 class MaskedBranch(nn.Module):
@@ -126,25 +129,23 @@ class MaskedBranch(nn.Module):
         self.f, self.decoder = f, decoder
 
 
-class MaskedAutoencoder(ReconstructingModel):
-    """An encoder and a decoder for each modality, addressed by its key: model["audio"].
+class MaskedAutoencoder(BranchedModel[MaskedBranch], ReconstructingModel):
+    """An encoder and a decoder for each modality.
 
     Modalities know nothing of each other: `embed` gives pooled tokens, which are comparable within a modality only.
     """
 
     def __init__(self, branches: Mapping[str, MaskedBranch]) -> None:
-        super().__init__()
-        self.modalities = tuple(branches)
-        for name, branch in branches.items():
-            self.add_module(name, branch)
+        super().__init__(branches)
         self.width = next(iter(branches.values())).f.width
-
-    def __getitem__(self, modality: str) -> MaskedBranch:
-        return cast(MaskedBranch, self.get_submodule(modality))
 
     def grids(self) -> dict[str, tuple[int, int]]:
         """As the encoders say."""
         return {m: self[m].f.grid for m in self.modalities}
+
+    def channels(self, modality: str) -> int:
+        """As the encoder says."""
+        return self[modality].f.channels
 
     def predict(self, inputs: Mapping[str, Tensor], kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Each modality from its own kept patches."""
@@ -152,10 +153,7 @@ class MaskedAutoencoder(ReconstructingModel):
 
     def targets(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Patches of the inputs as the encoders cut them."""
-        return {
-            m: patchify(x.transpose(2, 3) if self[m].f.time_first else x, self[m].f.patch_embed.patch)
-            for m, x in inputs.items()
-        }
+        return {m: patchify(self[m].f.image(x), self[m].f.patch_embed.patch) for m, x in inputs.items()}
 
     def blank(self, modality: str) -> Float[Tensor, "1 c h w"]:
         """An input of zeros, of the size that the encoder expects."""
@@ -164,17 +162,9 @@ class MaskedAutoencoder(ReconstructingModel):
         size = (columns, rows) if f.time_first else (rows, columns)
         return f.pos_embed.new_zeros(1, f.channels, *size)
 
-    def encode(self, modality: str, x: Tensor) -> Tokens:
-        """h = f(x), of all patches."""
-        return self[modality].f(x)  # type: ignore[no-any-return]
-
     def embed_tokens(self, modality: str, h: Tokens, bank: Tensor | None = None) -> Float[Tensor, "b out"]:
         """Pooled tokens; there is no shared space."""
         return mean_pool(h)
-
-    def grid(self, modality: str, x: Tensor, h: Tokens) -> tuple[int, int]:
-        """As the encoder says."""
-        return self[modality].f.grid_of(x)
 
 
 def _mae_name(key: str) -> str:
@@ -216,14 +206,35 @@ def read_mae(state: State, rows: int | None = None) -> tuple[State, State]:
     The inverse of `write_mae`. A class token and its positions are dropped: MAE's own weights then give nearly, not
     exactly, what they gave with it. `rows` of the patch grid: a square unless given.
     """
-    encoder, has_decoder = _meta_encoder(state), "decoder_embed.weight" in state
-    class_token = "cls_token" in state
-    tokens = state["pos_embed"].shape[1] - class_token
+    class_token, has_decoder = "cls_token" in state, "decoder_embed.weight" in state
+    try:
+        width, channels, patch, _ = state["patch_embed.proj.weight"].shape
+        ratio = len(state["blocks.0.mlp.fc1.weight"]) / width
+        _, tokens, table_width = state["pos_embed"].shape
+        wide = len(state["decoder_embed.weight"]) if has_decoder else 4
+        decoder_ratio = len(state["decoder_blocks.0.mlp.fc1.weight"]) / wide if has_decoder else 4.0
+    except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
+        parts = "patch_embed, pos_embed and blocks" + ", decoder_embed and decoder_blocks" * has_decoder
+        raise WeightsError(f"a MAE checkpoint must hold {parts} ({error})") from error
+    if width % 4 or wide % 4 or table_width != width:
+        raise WeightsError(
+            f"pos_embed is {table_width} wide, patch_embed {width}, the decoder {wide}: not a MAE checkpoint"
+        )
+    tokens -= class_token
     rows = rows or round(tokens**0.5)
     if tokens < 1 or tokens % rows:
         raise WeightsError(f"pos_embed holds {tokens} patches, which do not make a grid of {rows} rows")
     grid = (rows, tokens // rows)
-    decoder = _meta_decoder(state, grid).state_dict() if has_decoder else {}
+    with torch.device("meta"):  # one head each: heads leave no trace in shapes
+        size = Size(width, count_blocks(state, "blocks"), 1)
+        input_size = (grid[0] * patch, grid[1] * patch)
+        encoder = ViT(size, input_size=input_size, patch=patch, channels=channels, mlp_ratio=ratio).state_dict()
+        decoder: State = {}
+        if has_decoder:
+            depth = count_blocks(state, "decoder_blocks")
+            decoder = Decoder(
+                width, grid, patch=patch, channels=channels, width=wide, depth=depth, heads=1, mlp_ratio=decoder_ratio
+            ).state_dict()
     refuse_mismatch(state, _merged(encoder, decoder, grid, class_token), "the MAE checkpoint")
     table = state["pos_embed"][0, int(class_token) :].double()
     if not torch.allclose(table, sincos_positions(table.shape[1], *grid).to(table), atol=1e-5):
@@ -238,45 +249,3 @@ def count_blocks(state: State, name: str) -> int:
     """How many blocks `name.0`, `name.1`, ... a state holds; a gap among them shows as a missing key later."""
     found = (re.match(rf"{re.escape(name)}\.(\d+)\.", key) for key in state)
     return len({m[1] for m in found if m})
-
-
-def _meta_encoder(state: State) -> State:
-    """Names and shapes of the encoder that a MAE checkpoint must hold, by the shapes it has."""
-    try:
-        width, channels, patch, _ = state["patch_embed.proj.weight"].shape
-        hidden = len(state["blocks.0.mlp.fc1.weight"])
-        _, _, table = state["pos_embed"].shape
-    except (KeyError, ValueError, TypeError) as error:
-        raise WeightsError(f"a MAE checkpoint must hold patch_embed, pos_embed and blocks ({error})") from error
-    if width % 4 or table != width:
-        raise WeightsError(f"pos_embed is {table} wide, patch_embed {width}: not a MAE checkpoint")
-    blocks = count_blocks(state, "blocks")
-    with torch.device("meta"):
-        parts = {
-            "patch_embed": PatchEmbed(patch, channels, width),
-            "blocks": nn.ModuleList(Block(width, 1, hidden / width, 1e-6) for _ in range(blocks)),
-            "norm": nn.LayerNorm(width),
-        }
-        return nn.ModuleDict(parts).state_dict()
-
-
-def _meta_decoder(state: State, grid: tuple[int, int]) -> Decoder:
-    try:
-        width = len(state["decoder_embed.weight"])
-        hidden = len(state["decoder_blocks.0.mlp.fc1.weight"])
-        encoder_width, channels, patch, _ = state["patch_embed.proj.weight"].shape
-    except (KeyError, ValueError, TypeError) as error:
-        raise WeightsError(f"a MAE decoder must hold decoder_embed and decoder_blocks ({error})") from error
-    if width % 4:
-        raise WeightsError(f"decoder_embed is {width} wide, which sine-cosine positions do not allow")
-    with torch.device("meta"):
-        return Decoder(
-            encoder_width,
-            grid,
-            patch=patch,
-            channels=channels,
-            width=width,
-            depth=count_blocks(state, "decoder_blocks"),
-            heads=1,  # heads leave no trace in shapes
-            mlp_ratio=hidden / width,
-        )

@@ -4,35 +4,43 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from equiav.distributed import gather
 from equiav.types import Batch
 
 # Outputs of an objective by name, one row per clip in every tensor; those under `log/` carry no gradient.
 Outputs = Mapping[str, Tensor]
 LOG = "log/"
+D = TypeVar("D", bound="Draws")
 
 
-@runtime_checkable
-class Draws(Protocol):
-    """All randomness of one step, for the global batch."""
+def rows_of(drawn: Any, start: int, stop: int) -> Any:
+    """Rows `start` up to `stop` of tensors, of draws, of mappings of either; nothing of nothing."""
+    if drawn is None:
+        return None
+    if isinstance(drawn, Tensor):
+        return drawn[start:stop]
+    return drawn.rows(start, stop) if hasattr(drawn, "rows") else {k: rows_of(v, start, stop) for k, v in drawn.items()}
 
-    def rows(self, start: int, stop: int) -> Draws:
+
+@dataclass(frozen=True)
+class Draws:
+    """All randomness of one step, for the global batch; methods that draw add fields with a row per clip."""
+
+    def rows(self: D, start: int, stop: int) -> D:
         """What one rank or micro-batch takes of it."""
-        ...
+        return replace(self, **{f.name: rows_of(getattr(self, f.name), start, stop) for f in fields(self)})
 
 
-class NoDraws:
+class NoDraws(Draws):
     """For methods in which nothing is drawn."""
-
-    def rows(self, start: int, stop: int) -> NoDraws:
-        """The same nothing."""
-        return self
 
 
 class Objective(nn.Module, ABC):
@@ -64,6 +72,15 @@ class Objective(nn.Module, ABC):
     def health(self, outputs: Outputs) -> dict[str, float]:
         """Further numbers for the log, over the batches of all processes; computed only when a step is logged."""
         return {}
+
+
+def collapse_signs(outputs: Outputs, part: str) -> dict[str, float]:
+    """Effective rank and uniformity of the embeddings `part`/modality, over the batches of all processes."""
+    found: dict[str, float] = {}
+    for name in (name for name in outputs if name.startswith(f"{part}/")):
+        whole, m = gather(outputs[name]), name.removeprefix(f"{part}/")
+        found |= {f"effective_rank_{m}": effective_rank(whole), f"uniformity_{m}": uniformity(whole)}
+    return found
 
 
 @torch.no_grad()

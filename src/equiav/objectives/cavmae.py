@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from equiav.augment import Pipeline
-from equiav.distributed import gather
 from equiav.losses import cavmae, cavmae_contrast
 from equiav.media import Inputs
 from equiav.models import CavMae
-from equiav.objectives.base import Outputs, effective_rank, uniformity
+from equiav.objectives.base import Outputs, collapse_signs
 from equiav.objectives.masked import MaskedDraws, ReconstructionObjective, refuse_missing
 from equiav.types import AUDIO, VISUAL, Batch, Modality
 
@@ -59,9 +58,5 @@ class CavMaeObjective(ReconstructionObjective):
         }
 
     def health(self, outputs: Outputs) -> dict[str, float]:
-        """Signs of collapse: effective rank and uniformity of what is contrasted."""
-        values: dict[str, float] = {}
-        for m in self.model.modalities:
-            whole = gather(outputs[f"contrast/{m}"])
-            values |= {f"effective_rank_{m}": effective_rank(whole), f"uniformity_{m}": uniformity(whole)}
-        return values
+        """Signs of collapse of what is contrasted."""
+        return collapse_signs(outputs, "contrast")

@@ -16,24 +16,17 @@ from equiav.augment import Pipeline, PipelineDraw
 from equiav.errors import DataError
 from equiav.media import Inputs, prepare_batch
 from equiav.models import ClassifierModel, draw_path
-from equiav.objectives.base import LOG, Objective, Outputs
+from equiav.objectives.base import LOG, Draws, Objective, Outputs
 from equiav.randomness import generator
 from equiav.types import Batch, Modality
 
 
 @dataclass(frozen=True)
-class ClassifierDraws:
+class ClassifierDraws(Draws):
     """Augmentations and drop path of a batch, by modality."""
 
     augment: Mapping[Modality, PipelineDraw]
     paths: Mapping[Modality, Tensor]
-
-    def rows(self, start: int, stop: int) -> ClassifierDraws:
-        """What one rank or micro-batch takes of it."""
-        return ClassifierDraws(
-            {m: draw.rows(start, stop) for m, draw in self.augment.items()},
-            {m: paths[start:stop] for m, paths in self.paths.items()},
-        )
 
 
 def smoothed(targets: Float[Tensor, "n classes"], smoothing: float) -> Float[Tensor, "n classes"]:

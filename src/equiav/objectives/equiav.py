@@ -17,7 +17,7 @@ from equiav.distributed import gather
 from equiav.losses import IntraLoss, equiav, info_nce, nt_xent
 from equiav.media import Inputs, prepare_batch
 from equiav.models import Chosen, EquiAV, Tokens, draw_tokens, mean_pool
-from equiav.objectives.base import LOG, Objective, Outputs, effective_rank, uniformity
+from equiav.objectives.base import LOG, Draws, Objective, Outputs, collapse_signs
 from equiav.randomness import generator
 from equiav.types import Batch, Modality
 
@@ -30,7 +30,7 @@ STORED_VIEW = "/view"  # behind a modality: h' of a batch that holds tokens in p
 
 
 @dataclass(frozen=True)
-class ModalityDraws:
+class ModalityDraws(Draws):
     """What is drawn for one modality: the augmentation(s) applied, and the vectors t_1..t_S of the centroid."""
 
     intra: PipelineDraw
@@ -38,30 +38,19 @@ class ModalityDraws:
     inter: Float[Tensor, "batch S d_t"]
     tokens: Int[Tensor, "batch views kept"] | None = None  # what encoders see of each view; None: everything
 
-    def rows(self, start: int, stop: int) -> ModalityDraws:
-        """The draws of samples `start` up to `stop`."""
-        tokens = None if self.tokens is None else self.tokens[start:stop]
-        return ModalityDraws(
-            self.intra.rows(start, stop), self.second.rows(start, stop), self.inter[start:stop], tokens
-        )
-
     def tokens_of(self, *views: View) -> Chosen | None:
         """The tokens of these views, one view after the other along the batch."""
         return None if self.tokens is None else torch.cat([self.tokens[:, VIEWS.index(view)] for view in views])
 
 
 @dataclass(frozen=True)
-class StepDraws:
+class StepDraws(Draws):
     """All randomness of one step by modality, for the global batch."""
 
     of: Mapping[Modality, ModalityDraws]
 
     def __getitem__(self, modality: Modality) -> ModalityDraws:
         return self.of[modality]
-
-    def rows(self, start: int, stop: int) -> StepDraws:
-        """What one rank or micro-batch takes of it."""
-        return StepDraws({m: draws.rows(start, stop) for m, draws in self.of.items()})
 
 
 def strategy_weights(weights: Mapping[str, float], strategy: Strategy, step: int, total: int) -> dict[str, float]:
@@ -232,12 +221,8 @@ class EquiAVObjective(Objective):
         return {**terms, "total": equiav(terms, strategy_weights(weights, self.strategy, step, total))}
 
     def health(self, outputs: Outputs) -> dict[str, float]:
-        """Signs of collapse: effective rank and uniformity of the embeddings, and how far u moves a representation."""
-        values = {}
-        for m in self.model.modalities:
-            whole = gather(outputs[f"inter/{m}"])
-            values[f"effective_rank_{m}"] = effective_rank(whole)
-            values[f"uniformity_{m}"] = uniformity(whole)
+        """Signs of collapse of the embeddings, and how far u moves a representation."""
+        values = collapse_signs(outputs, "inter")
         for m in self.model.modalities:
             values[f"displacement_{m}"] = float(gather(outputs[f"{LOG}displacement/{m}"].float()).mean())
         return values

@@ -13,24 +13,17 @@ from equiav.errors import DataError
 from equiav.losses import masked_mean, masked_squares
 from equiav.media import Inputs, prepare_batch
 from equiav.models import Chosen, MaskedAutoencoder, ReconstructingModel, kept_by_noise, removed
-from equiav.objectives.base import Objective, Outputs
+from equiav.objectives.base import Draws, Objective, Outputs
 from equiav.randomness import generator
 from equiav.types import Batch, Modality
 
 
 @dataclass(frozen=True)
-class MaskedDraws:
+class MaskedDraws(Draws):
     """The patches that every clip keeps, and augmentations where there are some, by modality."""
 
     kept: Mapping[Modality, Chosen]
     augment: Mapping[Modality, PipelineDraw] = field(default_factory=dict)
-
-    def rows(self, start: int, stop: int) -> MaskedDraws:
-        """What one rank or micro-batch takes of it."""
-        return MaskedDraws(
-            {m: kept[start:stop] for m, kept in self.kept.items()},
-            {m: draw.rows(start, stop) for m, draw in self.augment.items()},
-        )
 
 
 class ReconstructionObjective(Objective):

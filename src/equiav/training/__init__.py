@@ -1,9 +1,8 @@
 """Training: the run, its steps, fine-tuning, optimiser and logs."""
 
-from equiav.training.finetune import Finetuner, finetune, finetune_folds
+from equiav.training.finetune import Finetuner, draw_mixing, finetune, finetune_folds, mix_batch
 from equiav.training.launch import STOPPED, Stopped, run_on_cores, train_on_cores
 from equiav.training.log import LOG, cut_log
-from equiav.training.mixup import draw_mixing, mix_batch
 from equiav.training.optim import WarmupCosine, adamw, layer_scales, set_lr
 from equiav.training.step import Step, StepOutput, prefetch
 from equiav.training.trainer import Outcome, Trainer, autocast_type, choose_device, run_lock

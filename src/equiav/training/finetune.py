@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
 from equiav.build import (
     LabelledSplits,
     build_classification,
@@ -22,16 +26,16 @@ from equiav.build import (
 )
 from equiav.checkpoint import BEST, Checkpoint, load_checkpoint, save_checkpoint
 from equiav.config import Config, ShardsConfig
-from equiav.data import INDEX, META, PUBLISHED, ShardDataset, prepare, read_published
-from equiav.distributed import broadcast_flag, rank, world_size
-from equiav.errors import CheckpointError, ConfigError, DataError, EquiAVError
+from equiav.data import INDEX, META, PUBLISHED, ShardDataset, is_address, prepare, read_published
+from equiav.distributed import broadcast_flag, first_rank, rank, world_size
+from equiav.errors import CheckpointError, ConfigError, DataError
 from equiav.evaluation import RESULTS, Classification, Results, metrics_line
 from equiav.inference import LoadedClassifier, load_classifier
-from equiav.models import CavMaeClassifier, Classifier, ClassifierModel, load_strict, modalities
+from equiav.media import to_float
+from equiav.models import ClassifierModel, load_strict, modalities
 from equiav.objectives import ClassificationObjective
 from equiav.randomness import generator
 from equiav.training.log import RunLog
-from equiav.training.mixup import Mixing, draw_mixing, mix_batch
 from equiav.training.optim import layer_scales
 from equiav.training.tokens import check_views
 from equiav.training.trainer import Outcome, Report, Trainer, Weights, choose_device, log, run_lock
@@ -41,6 +45,61 @@ UNDEFINED = -1.0  # stands for a score without a value: below all that have one,
 METRICS = ("mAP", "accuracy", "d_prime")
 PREPARED = "data"  # in the run's folder, where a published layout was given
 BY_SPLITS = {"ucf101": ("classInd.txt", 3), "hmdb51": ("*_test_split1.txt", 3)}  # a file to know them by; splits
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """For every row of a batch the row it is mixed with, and the share of itself that stays (1: it is not mixed)."""
+
+    partner: Int64[Tensor, " batch"]
+    share: Float[Tensor, " batch"]
+
+    def further_rows(self, start: int, stop: int) -> list[int]:
+        """Rows outside `start` to `stop` that the rows inside are mixed with: a process must read them as well."""
+        wanted = set(self.partner[start:stop][self.share[start:stop] < 1].tolist())
+        return sorted(row for row in wanted if not start <= row < stop)
+
+    def local(self, start: int, stop: int) -> Mixing:
+        """The same for a process that holds rows `start` to `stop` and behind them its further rows."""
+        place = {row: row - start for row in range(start, stop)}
+        place |= {row: stop - start + k for k, row in enumerate(self.further_rows(start, stop))}
+        # Rows that stay as they are may have a partner that was not read: their own row stands in, with no weight.
+        here = [place.get(row, k) for k, row in enumerate(self.partner[start:stop].tolist())]
+        return Mixing(torch.tensor(here, dtype=torch.int64), self.share[start:stop])
+
+    def mix(self, x: Tensor) -> Tensor:
+        """share * x[row] + (1 - share) * x[partner] for the rows of this mixing; rows behind them are further_rows."""
+        own = x[: len(self.share)]
+        if bool((self.share == 1).all()):
+            return own
+        share = self.share.to(x.device).view(-1, *[1] * (x.ndim - 1))
+        return own * share + x[self.partner.to(x.device)] * (1 - share)
+
+
+def draw_mixing(batch: int, p: float, beta: int, rng: torch.Generator) -> Mixing:
+    """Each row is mixed with probability `p`, with a row of a random permutation, by a share from Beta(beta, beta).
+
+    For whole numbers that is the middle one of 2 beta - 1 uniform numbers in their order, which any generator gives.
+    """
+    mixed = torch.rand(batch, generator=rng) < p
+    partner = torch.randperm(batch, generator=rng)
+    share = torch.rand(batch, 2 * beta - 1, generator=rng).median(dim=1).values
+    return Mixing(partner, torch.where(mixed, share, 1.0))
+
+
+def mix_batch(batch: Batch, mixing: Mixing) -> Batch:
+    """Mixes inputs and targets of a clip with the same partner by the same share; audio lasts as long as the longer.
+
+    Frames become floats in [0, 1]; waveforms are mixed before their spectrograms.
+    """
+    n = len(mixing.share)
+    inputs = {m: mixing.mix(x if x.is_floating_point() else to_float(x)) for m, x in batch.inputs.items()}
+    lengths = {}
+    for m, own in batch.lengths.items():
+        mixed = (mixing.share < 1).to(own.device)
+        lengths[m] = torch.where(mixed, torch.maximum(own[:n], own[mixing.partner.to(own.device)]), own[:n])
+    targets = None if batch.targets is None else mixing.mix(batch.targets)
+    return Batch(batch.ids[:n], inputs, lengths, targets)
 
 
 class Finetuner(Trainer):
@@ -150,19 +209,13 @@ def load_encoders(model: ClassifierModel, config: Config, classes: tuple[str, ..
         _refuse_other_classifier(checkpoint, config, classes, path)
         load_strict(model, checkpoint.weights, str(path))
         return
-    if isinstance(model, CavMaeClassifier):
-        own = {k.removeprefix("encoder."): v for k, v in checkpoint.weights.items() if k.startswith("encoder.")}
-        load_strict(model.encoder, own, str(path))
-        return
-    assert isinstance(model, Classifier)
-    for m in model.modalities:
-        prefix = f"{m}.f."
-        own = {k.removeprefix(prefix): v for k, v in checkpoint.weights.items() if k.startswith(prefix)}
+    for name, part in model.encoder_parts().items():
+        own = {k.removeprefix(f"{name}."): v for k, v in checkpoint.weights.items() if k.startswith(f"{name}.")}
         # The augmented view's norm belongs to pre-training.
         own = {k: v for k, v in own.items() if not k.startswith("norm_augmented.")}
         if not own:
-            raise CheckpointError(f"{path}: holds no {m} encoder; choose another classifier.mode")
-        load_strict(model.encoder(m), own, f"{path} ({m})")
+            raise CheckpointError(f"{path}: holds no {name.removesuffix('.f')} encoder; choose another classifier.mode")
+        load_strict(part, own, f"{path} ({name.removesuffix('.f')})")
 
 
 def _refuse_other_encoders(saved: Config, asked: Config, path: Path) -> None:
@@ -263,7 +316,8 @@ def finetune_folds(config: Config, out: Path, report: Report = log.info) -> Resu
     with run_lock(out):
         for fold, place in _folds(config.data, out, report).items():
             data = config.data.model_copy(update={**place, "splits": ()})
-            done = finetune(config.model_copy(update={"data": data}), out / f"fold{fold}", _announced(fold, report))
+            own = config.model_copy(update={"data": data})
+            done = finetune(own, out / f"fold{fold}", lambda line, fold=fold: report(f"fold {fold}: {line}"))  # type: ignore[misc]
             if done.outcome.interrupted:
                 return None
             assert done.results is not None  # a fold always has test clips
@@ -278,45 +332,38 @@ def finetune_folds(config: Config, out: Path, report: Report = log.info) -> Resu
     return results
 
 
-def _announced(fold: int, report: Report) -> Report:
-    return lambda line: report(f"fold {fold}: {line}")
-
-
 def _folds(data: ShardsConfig, out: Path, report: Report) -> dict[int, dict[str, Any]]:
     """By the number of a fold or published split, what it changes in `data`; a published layout is prepared first."""
     path = Path(data.path)
+    place = data.path if is_address(data.path) else str(path)
     if data.splits:
         return {n: {"path": folder} for n, folder in enumerate((data.path, *data.splits), 1)}
-    if not ((path / META).is_file() and (path / INDEX).is_dir()):
+    if not (is_address(place) or ((path / META).is_file() and (path / INDEX).is_dir())):
         name = next((name for name, (file, _) in BY_SPLITS.items() if any(path.rglob(file))), "esc50")
         if name in BY_SPLITS:
             numbers = range(1, BY_SPLITS[name][1] + 1)
             return {n: {"path": str(_prepare(name, n, path, out / f"{PREPARED}{n}", report))} for n in numbers}
-        path = _prepare(name, 1, path, out / PREPARED, report)
-    clips = ShardDataset(path, None)
+        place = str(_prepare(name, 1, path, out / PREPARED, report))
+    clips = ShardDataset(place, None)
     found = sorted({int(clips.clip(i).fold or 0) for i in range(len(clips))} - {0})
     if len(found) < 2:
         raise DataError(
-            f"{path}: its clips have no folds; --folds is for sets published with some, as ESC-50 is, or with several "
+            f"{place}: its clips have no folds; --folds is for sets published with some, as ESC-50 is, or with several "
             "splits: name the folders of the others in data.splits"
         )
-    return {fold: {"path": str(path), "fold": fold} for fold in found}
+    return {fold: {"path": place, "fold": fold} for fold in found}
 
 
 def _prepare(name: str, split: int, path: Path, place: Path, report: Report) -> Path:
     """Prepares a split of a published layout in `place`, by the first process."""
-    failure: EquiAVError | None = None
-    if rank() == 0:
-        try:
-            found = read_published(name, path, split=split)
-            report(found.line())
-            need: tuple[Literal["audio", "video"]] = ("audio",) if PUBLISHED[name] == "audio" else ("video",)
-            cores = os.cpu_count() or 1
-            prepare(found.clips, place, workers=cores, need=need, published=True, progress=report)
-        except EquiAVError as error:
-            failure = error
-    if broadcast_flag(failure is not None):
-        raise failure or DataError(f"{path}: could not be prepared by the first process")
+
+    def work() -> None:
+        found = read_published(name, path, split=split)
+        report(found.line())
+        need: tuple[Literal["audio", "video"]] = ("audio",) if PUBLISHED[name] == "audio" else ("video",)
+        prepare(found.clips, place, workers=os.cpu_count() or 1, need=need, published=True, progress=report)
+
+    first_rank(work, f"{path}: could not be prepared by the first process")
     return place
 
 

@@ -1,9 +1,9 @@
-"""AdamW, its state as plain tensors, the learning rate, and the moving average of the weights."""
+"""What is trained and how fast: frozen parts, low-rank adapters, AdamW and its state, rates, moving average."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from equiav.errors import CheckpointError, ConfigError
-from equiav.models import ClassifierModel, Encoder
+from equiav.models import ClassifierModel, Layered
 from equiav.objectives import Objective
+from equiav.randomness import generator
 from equiav.types import Modality
 
+BACKEND = "inductor"  # of torch.compile
 _SLOTS = ("exp_avg", "exp_avg_sq", "step")
+A, B, BASE = ".lora_A.default.weight", ".lora_B.default.weight", ".base_layer."  # peft's names
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,22 @@ def layer_scales(objective: Objective, model: ClassifierModel, *, decay: float, 
     return scales
 
 
-def encoders_of(model: nn.Module) -> dict[Modality, Encoder]:
-    """The encoders of a model by modality, wherever it keeps them."""
+def encoders_of(model: nn.Module) -> dict[Modality, Layered]:
+    """The encoders of a model by modality, wherever it keeps them; one for all modalities by its own name."""
     known = getattr(model, "modalities", ())
-    found = ((name, part) for name, part in model.named_modules() if isinstance(part, Encoder))
+    found = ((name, part) for name, part in model.named_modules() if isinstance(part, Layered))
     return {next((key for key in name.split(".") if key in known), name): part for name, part in found}
+
+
+def compile_blocks(encoders: Iterable[nn.Module]) -> None:
+    """Compiles the blocks of encoders in place, where they are called: names of weights stay.
+
+    Block by block: equal blocks share one compilation, activation checkpointing stays outside and DDP further out.
+    """
+    for encoder in encoders:
+        lists = [part for part in encoder.modules() if isinstance(part, nn.ModuleList)]
+        for block in [block for blocks in lists for block in blocks] or [encoder]:
+            block.compile(backend=BACKEND)
 
 
 def parts_of(model: nn.Module) -> dict[str, list[str]]:
@@ -111,16 +125,68 @@ def freeze(model: nn.Module, frozen: Mapping[str, str | int]) -> None:
         modality, _, kind = part.rpartition(".")
         if kind != "encoder":
             raise ConfigError(f"optim.freeze: {part} has no blocks to count; freeze it whole ({part}: all)")
-        for m, encoder in encoders_of(model).items():
+        encoders = encoders_of(model)
+        if modality and modality not in encoders:
+            raise ConfigError(
+                f"optim.freeze: all modalities share the blocks of this encoder; count them as encoder: {amount}"
+            )
+        for m, encoder in encoders.items():
             groups, own = encoder.layers(), dict(encoder.named_parameters())
             if modality not in ("", m):
                 continue
             if int(amount) > len(groups) - 2:
-                raise ConfigError(f"optim.freeze: the {m} encoder has {max(0, len(groups) - 2)} blocks, not {amount}")
+                whose = f"{m} encoder".removeprefix("encoder ")
+                raise ConfigError(f"optim.freeze: the {whose} has {max(0, len(groups) - 2)} blocks, not {amount}")
             for name in (name for group in groups[: int(amount) + 1] for name in group):
                 own[name].requires_grad_(False)
     if frozen and not trainable(model):
         raise ConfigError("optim.freeze: nothing is left to train")
+
+
+def add_lora(encoders: Mapping[Modality, Layered], *, rank: int, alpha: int, seed: int) -> None:
+    """Adapters for every linear layer in the blocks that are not frozen; nothing else of these encoders is trained.
+
+    The first factor is drawn from the seed, the second is zero: training starts from what the encoder was.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise ConfigError("optim.lora needs peft: `pip install 'equiav[transformers]'`") from error
+    adapted = False
+    for m, encoder in encoders.items():
+        groups = encoder.layers()
+        inside = {name for group in (groups[1:-1] or groups) for name in group}  # an encoder may have no blocks
+        targets = [
+            name
+            for name, part in encoder.named_modules()
+            if isinstance(part, nn.Linear) and part.weight.requires_grad and f"{name}.weight" in inside
+        ]
+        if not targets:
+            continue
+        adapted = True
+        rng = generator(seed, 0, f"lora/{m}")
+        with torch.random.fork_rng(devices=[]):  # it draws from the global generator; drawn anew below
+            config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets)
+            inject_adapter_in_model(config, encoder)
+        for name, parameter in encoder.named_parameters():
+            if name.endswith(A):
+                start = nn.init.kaiming_uniform_(torch.empty(parameter.shape), a=math.sqrt(5), generator=rng)
+                parameter.data.copy_(start)
+    if not adapted:
+        raise ConfigError("optim.lora: no encoder is left to adapt; take one out of optim.freeze, or leave lora out")
+
+
+def merge_lora(weights: Mapping[str, Tensor], *, rank: int, alpha: int) -> dict[str, Tensor]:
+    """The weights as a model without adapters names them: W + alpha / rank * B A for every adapted layer."""
+    out = {}
+    for name, value in weights.items():
+        if name.endswith((A, B)):
+            continue
+        stem, base, kind = name.partition(BASE)
+        if base and kind == "weight":
+            value = value + alpha / rank * (weights[stem + B] @ weights[stem + A])
+        out[f"{stem}.{kind}" if base else name] = value
+    return out
 
 
 def part_scales(objective: Objective, scales: Mapping[str, float]) -> dict[str, float]:

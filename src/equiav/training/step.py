@@ -19,6 +19,8 @@ from equiav.objectives import Draws, Objective, Outputs
 from equiav.objectives.base import LOG
 from equiav.types import Batch
 
+Portion = tuple[slice, Batch, Draws]  # rows of a batch, and what they take of it
+
 
 @dataclass(frozen=True)
 class StepOutput:
@@ -45,10 +47,10 @@ class Step:
             terms = self.objective.losses(outputs, step, total)
             terms["total"].backward()  # type: ignore[no-untyped-call]
             return _detached(terms, outputs)
-        parts = [(i, min(i + size, len(batch))) for i in range(0, len(batch), size)]
-        portions = [(batch.rows(*p), draws.rows(*p)) for p in parts]
+        parts = [slice(i, min(i + size, len(batch))) for i in range(0, len(batch), size)]
+        portions = [(p, batch.rows(p.start, p.stop), draws.rows(p.start, p.stop)) for p in parts]
         run = self._summed if self.objective.separable else self._cached
-        return run(parts, portions, step, total)
+        return run(portions, len(batch), step, total)
 
     def _forward(self, module: nn.Module, batch: Batch, draws: Draws) -> Outputs:
         context = nullcontext() if self.autocast is None else torch.autocast(batch.device.type, dtype=self.autocast)
@@ -64,42 +66,36 @@ class Step:
             return self.module.no_sync()
         return nullcontext()
 
-    def _summed(
-        self, parts: list[tuple[int, int]], portions: list[tuple[Batch, Draws]], step: int, total: int
-    ) -> StepOutput:
+    def _summed(self, portions: list[Portion], count: int, step: int, total: int) -> StepOutput:
         """Micro-batches of a loss that is a mean over clips: each adds its share."""
-        count = parts[-1][1]
         summed: dict[str, Tensor] = {}
         found = []
-        for (start, stop), portion in zip(parts, portions, strict=True):
-            with self._synchronised(stop == count):
-                outputs = self._forward(self.module, *portion)
-                terms = {
-                    k: v * ((stop - start) / count) for k, v in self.objective.losses(outputs, step, total).items()
-                }
-                terms["total"].backward()  # type: ignore[no-untyped-call]
+        for part, batch, draws in portions:
+            with self._synchronised(part.stop == count):
+                outputs = self._forward(self.module, batch, draws)
+                share = (part.stop - part.start) / count
+                terms = {k: v * share for k, v in self.objective.losses(outputs, step, total).items()}
+                terms["total"].backward()
             summed = {k: v.detach() + summed[k] if k in summed else v.detach() for k, v in terms.items()}
             found.append(outputs)
         return _detached(summed, {name: torch.cat([part[name] for part in found]) for name in found[0]})
 
-    def _cached(
-        self, parts: list[tuple[int, int]], portions: list[tuple[Batch, Draws]], step: int, total: int
-    ) -> StepOutput:
+    def _cached(self, portions: list[Portion], count: int, step: int, total: int) -> StepOutput:
         """The same gradient with the memory of one portion, for losses that compare clips (gradient cache).
 
         All outputs are computed without a graph, the loss is differentiated with respect to them, and then each
         portion is computed again, the same draws with it, to carry its share of that gradient to the weights.
         """
         with torch.no_grad():
-            found = [self._forward(self.objective, *portion) for portion in portions]
+            found = [self._forward(self.objective, batch, draws) for _, batch, draws in portions]
         whole = {name: torch.cat([part[name] for part in found]) for name in found[0]}
         leaves = {name: x.requires_grad_() for name, x in whole.items() if not name.startswith(LOG)}
         terms = self.objective.losses(whole, step, total)
         gradients = dict(zip(leaves, torch.autograd.grad(terms["total"], list(leaves.values())), strict=True))
-        for (start, stop), portion in zip(parts, portions, strict=True):
-            with self._synchronised(stop == parts[-1][1]):
-                outputs = self._forward(self.module, *portion)
-                shares = [(outputs[name] * g[start:stop]).sum() for name, g in gradients.items()]
+        for part, batch, draws in portions:
+            with self._synchronised(part.stop == count):
+                outputs = self._forward(self.module, batch, draws)
+                shares = [(outputs[name] * g[part]).sum() for name, g in gradients.items()]
                 torch.stack(shares).sum().backward()  # type: ignore[no-untyped-call]
         return _detached(terms, whole)
 

@@ -8,20 +8,21 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from equiav.augment import Draw, Pipeline, PipelineDraw
 from equiav.config import Config, canonical_dump
-from equiav.data import Dataset, Subset, evaluation_batches, evenly_spaced
+from equiav.data import Dataset, Subset, collate, evaluation_batches, evenly_spaced
 from equiav.errors import ConfigError, DataError
 from equiav.io import Progress, locked, replacing, write_json
-from equiav.media import prepare_batch
+from equiav.media import Inputs, prepare_batch
 from equiav.models import mean_pool
 from equiav.objectives import STORED_VIEW, EquiAVObjective, StepDraws
 from equiav.randomness import generator
@@ -50,6 +51,29 @@ class ViewsDataset(Subset):
         return 1 if modality == AUDIO and self.clips.one_to_one else len(self.numbers)
 
 
+class KeptSpectrograms(Subset):
+    """The clips of a dataset with their spectrograms in place of waveforms, each computed once and kept in memory.
+
+    A clip's spectrogram does not depend on the batch it stands in, so that training sees the same numbers.
+    """
+
+    def __init__(self, clips: Dataset, inputs: Inputs) -> None:
+        super().__init__(clips, range(len(clips)))
+        self.inputs = inputs
+        self._kept: dict[int, Tensor] = {}
+
+    def sample(self, index: int, frame: int) -> Sample:
+        """The clip's spectrogram and its frame."""
+        if index not in self._kept:
+            whole = self.clips.part(index, frame, self.modalities)
+            if AUDIO not in whole.inputs:
+                return whole
+            self._kept[index] = prepare_batch(self.inputs, collate([whole]), AUDIO)[0]
+        else:
+            whole = self.clips.part(index, frame, [m for m in self.modalities if m != AUDIO])
+        return Sample(whole.id, {**whole.inputs, AUDIO: self._kept[index]})
+
+
 class Views:
     """The augmentations of every clip's views: a function of the seed, the clip and the view alone."""
 
@@ -73,34 +97,31 @@ class Views:
         return StepDraws({m: replace(d, intra=self.draws(m, requests)) for m, d in draws.of.items()})
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The arrays of a store: by modality the number of inputs, tokens and the width; the same for all clips."""
-
-    clips: int
-    views: int
-    dtype: str
-    sizes: Mapping[Modality, tuple[int, int, int]]  # inputs of a clip, tokens of each, their width
-
-    def arrays(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and type by name of file: the tokens h of the originals, and the pooled h' of the views."""
-        found: dict[str, tuple[tuple[int, ...], str]] = {}
-        for m, (originals, tokens, width) in self.sizes.items():
-            found[f"{m}.tokens"] = (self.clips, originals, tokens, width), self.dtype
-            found[f"{m}.views"] = (self.clips, self.views, width), "float32"  # a hundredth of it: no need to be short
-        return found
-
-    @property
-    def size(self) -> int:
-        """Bytes on disk."""
-        return sum(int(np.prod(shape)) * np.dtype(kind).itemsize for shape, kind in self.arrays().values())
-
-
 class TokenStore:
-    """A folder of memory-mapped arrays, filled clip by clip; a process that is killed loses at most one batch."""
+    """A folder of memory-mapped arrays, filled clip by clip; a process that is killed loses at most one batch.
 
-    def __init__(self, folder: Path, layout: Layout, facts: Mapping[str, str]) -> None:
-        self.folder, self.layout, self.facts = folder, layout, dict(facts)
+    By modality: the tokens h of the originals (`sizes`: inputs of a clip, tokens of each, their width) in `dtype`, and
+    the pooled h' of the views in single precision: a hundredth of it, no need to be short.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        facts: Mapping[str, str],
+        *,
+        clips: int,
+        views: int,
+        dtype: str,
+        sizes: Mapping[Modality, tuple[int, int, int]],
+    ) -> None:
+        self.folder, self.facts, self.clips, self.views = folder, dict(facts), clips, views
+        self.modalities = tuple(sizes)
+        self.shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}  # by name of file
+        for m, (originals, tokens, width) in sizes.items():
+            self.shapes[f"{m}.tokens"] = (clips, originals, tokens, width), np.dtype(dtype)
+            self.shapes[f"{m}.views"] = (clips, views, width), np.dtype("float32")
+        self.bytes = {name: int(np.prod(shape)) * kind.itemsize for name, (shape, kind) in self.shapes.items()}
+        self.size = sum(self.bytes.values())
         self.arrays: dict[str, np.memmap[Any, Any]] = {}
 
     def open(self, *, write: bool = False) -> int:
@@ -115,9 +136,9 @@ class TokenStore:
             raise DataError(
                 f"{self.folder}: was made with other {' and '.join(other)}; delete it or name another train.views.store"
             )
-        for name, (shape, kind) in self.layout.arrays().items():
+        for name, (shape, kind) in self.shapes.items():
             path = self.folder / name
-            if version != FORMAT or not path.is_file() or path.stat().st_size != self._bytes(shape, kind):
+            if version != FORMAT or not path.is_file() or path.stat().st_size != self.bytes[name]:
                 raise DataError(f"{path}: damaged, or of another format; delete the store")
             self.arrays[name] = np.memmap(path, kind, "r+" if write else "r", shape=shape)
         return done
@@ -125,22 +146,18 @@ class TokenStore:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "arrays": {}}  # worker processes map the files themselves
 
-    @staticmethod
-    def _bytes(shape: tuple[int, ...], kind: str) -> int:
-        return int(np.prod(shape)) * np.dtype(kind).itemsize
-
     def create(self) -> None:
         """Makes the files in their full size; where the disk is too small for them, nothing is left of it."""
         try:
             with replacing(self.folder) as draft:
                 draft.mkdir()
-                for name, (shape, kind) in self.layout.arrays().items():
+                for name, size in self.bytes.items():
                     with (draft / name).open("wb") as file:
                         # Reserved now: a mapped write to a full disk would end the process.
                         if hasattr(os, "posix_fallocate"):
-                            os.posix_fallocate(file.fileno(), 0, self._bytes(shape, kind))
+                            os.posix_fallocate(file.fileno(), 0, size)
                         else:
-                            file.truncate(self._bytes(shape, kind))
+                            file.truncate(size)
                 (draft / META).write_text(json.dumps({"format": FORMAT, "facts": self.facts}, indent=1), "utf-8")
                 (draft / PROGRESS).write_text(json.dumps({"done": 0}), "utf-8")
         except OSError as error:
@@ -150,7 +167,7 @@ class TokenStore:
 
     def _too_large(self, reason: str) -> DataError:
         return DataError(
-            f"{self.folder}: needs {self.layout.size / 1e9:.2f} GB for tokens, {reason}; set fewer train.views.frames, "
+            f"{self.folder}: needs {self.size / 1e9:.2f} GB for tokens, {reason}; set fewer train.views.frames, "
             "train.views.precision=float16, or another train.views.store"
         )
 
@@ -164,27 +181,27 @@ class TokenStore:
     ) -> bool:
         """Computes what is missing; False where it was told to stop before the end."""
         if self.folder.exists():
-            if self.open() == self.layout.clips:
+            if self.open() == self.clips:
                 return True
         else:
             place = next(p for p in self.folder.absolute().parents if p.exists())
             free = shutil.disk_usage(place).free
-            if self.layout.size > free:
+            if self.size > free:
                 raise self._too_large(f"and only {free / 1e9:.2f} GB are free")
-            size = f"{self.layout.size / 1e9:.2f} GB in {self.folder}"
-            report(f"tokens of {self.layout.clips} clips and {self.layout.views} views of each: {size}")
+            size = f"{self.size / 1e9:.2f} GB in {self.folder}"
+            report(f"tokens of {self.clips} clips and {self.views} views of each: {size}")
         with locked(self.folder.absolute().parent, f".{self.folder.name}.lock"):
             if not self.folder.exists():
                 self.create()
             done = self.open(write=True)
-            progress = Progress(self.layout.clips, report, "tokens", start=done)
+            progress = Progress(self.clips, report, "tokens", start=done)
             batches = [evaluation_batches(clips.clips, batch=BATCH, first=done, frame=n) for n in clips.numbers]
             for parts in zip(*batches, strict=True):
                 if stopped():
                     return False
                 numbers = range(done, done + len(parts[0]))
                 rows = slice(done, done + len(parts[0]))
-                for m in self.layout.sizes:
+                for m in self.modalities:
                     originals = clips.originals(m)
                     for j, batch in enumerate(parts[:originals]):
                         wanted = [[(i, k) for i in numbers] for k in range(j, clips.frames, originals)]
@@ -225,7 +242,7 @@ class StoredDataset(ViewsDataset):
         if not self.store.arrays:
             self.store.open()
         arrays = self.store.arrays
-        for m in self.store.layout.sizes:
+        for m in self.store.modalities:
             h = arrays[f"{m}.tokens"][index, frame % self.originals(m)]
             inputs[m] = torch.from_numpy(np.array(h))
             inputs[m + STORED_VIEW] = torch.from_numpy(np.array(arrays[f"{m}.views"][index, frame])[None])
@@ -275,7 +292,7 @@ def token_store(config: Config, objective: EquiAVObjective, clips: ViewsDataset)
         "views": _digest([tree["augment"], views.model_dump(exclude={"store", "precision"})]),
         "precision": views.precision,
     }
-    return TokenStore(Path(views.store), Layout(len(clips), views.count, views.precision, sizes), facts)
+    return TokenStore(Path(views.store), facts, clips=len(clips), views=views.count, dtype=views.precision, sizes=sizes)
 
 
 def _digest(facts: Any) -> str:

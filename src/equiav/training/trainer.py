@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equiav.build import (
     build_dataset,
+    build_inputs,
     build_model,
     build_objective,
     build_schedule,
@@ -30,20 +31,22 @@ from equiav.build import (
 from equiav.checkpoint import CHECKPOINTS, CONFIG, STEP, checkpoints_of, load_checkpoint, load_state, save_model
 from equiav.config import CHANGED, Config, parse_config, read_yaml, with_earlier_defaults
 from equiav.data import Dataset, Schedule, Subset, training_batches
-from equiav.distributed import broadcast_flag, everyone, gather, rank, world_size
-from equiav.errors import Busy, CheckpointError, ConfigError, DataError, EquiAVError, TrainingError
+from equiav.distributed import broadcast_flag, everyone, first_rank, gather, rank, world_size
+from equiav.errors import Busy, CheckpointError, ConfigError, DataError, TrainingError
 from equiav.evaluation import Evaluator, Reconstruction, Retrieval
 from equiav.inference import LoadedModel, with_banks
 from equiav.io import locked, make_folder
 from equiav.models import EmbeddingModel, cavmae_from_vits, load_strict
 from equiav.objectives import EquiAVObjective, Objective, StepDraws
-from equiav.training.log import Progress, RunLog
-from equiav.training.lora import add_lora, merge_lora
+from equiav.training.log import Progress, RunLog, check_trackers
 from equiav.training.optim import (
     WarmupCosine,
     adamw,
+    add_lora,
+    compile_blocks,
     encoders_of,
     freeze,
+    merge_lora,
     optimiser_tensors,
     part_scales,
     restore_optimiser,
@@ -51,9 +54,8 @@ from equiav.training.optim import (
     update_average,
 )
 from equiav.training.step import Step, StepOutput, prefetch, timed, worker_failures
-from equiav.training.tokens import StoredDataset, Views, ViewsDataset, check_views, token_store
-from equiav.training.trackers import check_trackers
-from equiav.types import Batch
+from equiav.training.tokens import KeptSpectrograms, StoredDataset, Views, ViewsDataset, check_views, token_store
+from equiav.types import AUDIO, Batch
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +148,10 @@ class Trainer:
         self.clips = self._wanted(build_dataset(config, "train") if dataset is None else dataset)
         if config.train.views is not None:
             self.clips = ViewsDataset(self.clips, config.train.views.count, config.train.views.frames)
+        elif config.train.keep_spectrograms and AUDIO in self.clips.modalities:
+            if not self.clips.one_to_one:
+                raise ConfigError("train.keep_spectrograms: a clip of these data meets another sound in every epoch")
+            self.clips = KeptSpectrograms(self.clips, build_inputs(config))
         self.validation = self._validation() if validation is None else validation
         self.schedule: Schedule = build_schedule(config, self.clips)
         self.device = choose_device()
@@ -162,6 +168,8 @@ class Trainer:
         if optim.lora is not None:
             add_lora(encoders_of(self.model), rank=optim.lora.rank, alpha=optim.lora.alpha, seed=config.seed)
             self.objective.to(self.device)
+        if train.compile:
+            compile_blocks(encoders_of(self.model).values())
         self.optimiser = adamw(
             self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=self._lr_scales()
         )
@@ -171,7 +179,10 @@ class Trainer:
         self._stop = False
         self.step = self._resume()
         self._requests = self.schedule.requests(self.step, self.total)
-        self.views = self._views()
+        self.views: Views | None = None
+        if train.views is not None:  # the augmentations of every clip are fixed
+            pipelines = cast(EquiAVObjective, self.objective).augment
+            self.views = Views(pipelines, len(self.clips), train.views.count, train.views.seed)
 
     def _check_recipe(self) -> None:
         """Refuses recipes that are valid as files and senseless as pre-training."""
@@ -184,13 +195,6 @@ class Trainer:
         views = config.objective.has_predictor and config.objective.intra == "equivariant"
         if config.model.encoder.norm_augmented and not views:
             raise ConfigError("model.encoder.norm_augmented: only intra equivariant has an augmented view of its own")
-
-    def _views(self) -> Views | None:
-        """The augmentations of every clip, where the recipe fixes them."""
-        cfg = self.config.train.views
-        if cfg is None:
-            return None
-        return Views(cast(EquiAVObjective, self.objective).augment, len(self.clips), cfg.count, cfg.seed)
 
     def _stored(self) -> Dataset | None:
         """The clips as tokens of the recipe's store, filled by the first process; None where it was told to stop."""
@@ -286,10 +290,13 @@ class Trainer:
 
     def run(self) -> Outcome:
         """Trains to the end, or until told to stop; SIGTERM saves and returns."""
-        before = signal.signal(signal.SIGTERM, self._on_signal)
-        trackers = self.config.train.report_to
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            self._stop = True
+
+        before = signal.signal(signal.SIGTERM, on_signal)
         recipe = self.config.model_dump(mode="json")
-        journal = RunLog(self.out, self.step, trackers, recipe) if rank() == 0 else None
+        journal = RunLog(self.out, self.step, self.config.train.report_to, recipe) if rank() == 0 else None
         try:
             if self.step < self.total:
                 self._loop(journal)
@@ -298,9 +305,6 @@ class Trainer:
             if journal:
                 journal.close()
         return Outcome(self.step, self.total, self.step < self.total)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stop = True
 
     def _loop(self, journal: RunLog | None) -> None:
         train = self.config.train
@@ -347,7 +351,11 @@ class Trainer:
         draws = draws.rows(*self._rows())
         step = Step(self.objective, self.module, config.train.micro_batch, self.autocast)
         done = step(batch, draws, self.step + 1, self.total)
-        norm = self._clip()
+        gradients = [p.grad for p in self.objective.parameters() if p.grad is not None]
+        before_clipping = nn.utils.get_total_norm(gradients)
+        if config.optim.clip is not None:
+            nn.utils.clip_grads_with_norm_(self.objective.parameters(), config.optim.clip, before_clipping)
+        norm = float(before_clipping)
         refuse_nan(done, norm, batch.ids, self.step + 1)
         self.optimiser.step()
         self.step += 1
@@ -355,22 +363,12 @@ class Trainer:
             update_average(self.average, self.model, config.train.ema)
         progress.update(self.step, f"loss {float(done.terms['total']):.3f}")
         if self.step % config.train.log_every == 0 or self.step in (1, self.total):
-            values = self._logged(done)
+            # What the log says is worked out by all processes together.
+            terms = {name: float(gather(value[None]).mean()) for name, value in done.terms.items()}
+            values = {"loss": terms.pop("total"), **terms, **self.objective.health(done.outputs)}
             if journal:
                 journal.write("train", self.step, {**values, "lr": lr, "gradient_norm": norm})
         self._evaluate(journal)
-
-    def _logged(self, done: StepOutput) -> dict[str, float]:
-        """What log.jsonl says of a step, worked out by all processes together."""
-        terms = {name: float(gather(value[None]).mean()) for name, value in done.terms.items()}
-        return {"loss": terms.pop("total"), **terms, **self.objective.health(done.outputs)}
-
-    def _clip(self) -> float:
-        """Clips the gradient where the recipe says so; its norm before that."""
-        limit = self.config.optim.clip
-        if limit is not None:
-            return float(nn.utils.clip_grad_norm_(self.objective.parameters(), limit))
-        return float(nn.utils.get_total_norm([p.grad for p in self.objective.parameters() if p.grad is not None]))
 
     def _rows(self) -> tuple[int, int]:
         """Which rows of the global batch belong to this process."""
@@ -398,17 +396,7 @@ class Trainer:
 
     def _first_process(self, write: Callable[[], object]) -> None:
         """The first process writes; where it cannot, all stop."""
-        failure: EquiAVError | None = None
-        if rank() == 0:
-            try:
-                write()
-            except EquiAVError as error:
-                failure = error
-        failed = broadcast_flag(failure is not None)
-        if failure:
-            raise failure
-        if failed:
-            raise TrainingError(f"{self.out}: the first process could not write its checkpoint")
+        first_rank(write, f"{self.out}: the first process could not write its checkpoint")
 
     def _write(self) -> None:
         """The checkpoint of this step; those no longer kept go."""
