@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
@@ -34,6 +35,7 @@ COLUMNS = ("path", "kind", "class", "split", "source")
 HELD_OUT_FOLDS = {"ESC-50": 4, "UrbanSound8K": 3}
 HELD_OUT_SHARE = 0.1
 MOST_BYTES = 512 << 20  # of a file: packed tars may hold what no memory does
+EXPANDED = 100  # times its own size, and one such file, that a compressed tar may hold
 LIMITS = Limits(seconds=3600.0)  # each recording is decoded whole before its loudest stretch is taken
 
 
@@ -115,12 +117,18 @@ def open_files(root: Path) -> Iterator[Callable[[str], bytes]]:
     try:
         with tarfile.open(root) as tar:
             content = lambda m: cast(IO[bytes], tar.extractfile(m)).read()  # noqa: E731
-            members = [m for m in tar.getmembers() if m.isfile()]
-            files = {PurePosixPath(m.name): (m.size, partial(content, m)) for m in members}
+            files, total, most = {}, 0, EXPANDED * root.stat().st_size + MOST_BYTES
+            for m in tar:  # one after another: what a header claims is looked at before it is read
+                total += m.size
+                if total > most:
+                    raise DataError(f"{root}: {root.stat().st_size} bytes that would become {total} or more; not read")
+                if m.isfile():
+                    files[PurePosixPath(m.name)] = m.size, partial(content, m)
             top = next((path.parent for path in files if path.name == MANIFEST), PurePosixPath())
             yield read
-    except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"{root}: not a readable tar ({error})") from error
+    except (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError) as error:
+        # What it says of every compression that it tried takes several lines.
+        raise DataError(f"{root}: not a readable tar ({(str(error).splitlines() or [''])[0].rstrip(':')})") from error
 
 
 def read_manifest(text: bytes, root: Path) -> list[Clip]:

@@ -117,9 +117,14 @@ class SpectrogramInput:
     std: float
 
     def prepare(
-        self, raw: Float[Tensor, "n samples"], lengths: Int[Tensor, " n"] | None = None
+        self, raw: Float[Tensor, "n ..."], lengths: Int[Tensor, " n"] | None = None
     ) -> Float[Tensor, "n 1 t f"]:
-        """Standardised spectrograms; a waveform shorter than one window of the filter bank is refused."""
+        """Standardised spectrograms; a waveform shorter than one window of the filter bank is refused.
+
+        What is a spectrogram already (kept from an earlier epoch) stays as it is.
+        """
+        if raw.ndim == 4:
+            return raw
         window = self.filter_bank.window
         if raw.shape[1] < window or (lengths is not None and bool((lengths < window).any())):
             short = 0 if lengths is None else int((lengths < window).nonzero()[0])

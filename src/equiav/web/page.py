@@ -17,6 +17,7 @@ from equiav.errors import EquiAVError, MediaError
 from equiav.web.security import one_line, uploaded
 from equiav.web.service import BROKEN, Kind, Service, spoken
 from equiav.web.views import Map, clips_html, film_html, looks_html
+from equiav.web.words import Words, checked_words, words_tab
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ class Page(gr.Blocks):
     def _checked(self, block: Any, value: Any) -> Any:
         if value is None or (isinstance(block, gr.Dataset) and isinstance(value, int)):  # which example was clicked
             return value
+        if isinstance(block, gr.Textbox | gr.Radio):
+            return checked_words(value)
         path = value.get("path") if isinstance(value, dict) else None
         return {"path": str(uploaded(path, self.uploads)), "meta": META}
 
@@ -106,6 +109,9 @@ def build_page(service: Service, examples: dict[Kind, list[Path]], uploads: Path
                 _search_tab(service, guard, "image", _picture("A picture"), examples["image"], shared)
             with gr.Tab("Video"):
                 _search_tab(service, guard, "video", _video("A video"), examples["video"], shared)
+            if Words.possible(service):
+                with gr.Tab("Words"):
+                    words_tab(service, shared)
             with gr.Tab("Where is it?"):
                 _locate_tab(service, guard, examples["video"], shared)
             with gr.Tab("Map"):
