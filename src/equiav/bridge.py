@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from torch import Tensor
 from equiav.checkpoint import META, resolve, same_model
 from equiav.errors import DataError, EquiAVError, WeightsError
 from equiav.inference import Embedder, load_model
-from equiav.io import replacing
+from equiav.io import check_sums, replacing, write_sums
 from equiav.media import ImageInput, square, stacked
 from equiav.models import describe, read_safetensors
 from equiav.randomness import generator
@@ -201,6 +202,8 @@ class Bridge:
             save_file({name: value.contiguous() for name, value in tensors.items()}, draft / TENSORS)
             record = {"format": 1, "scale": self.scale, **asdict(self.facts)}
             (draft / FACTS).write_text(json.dumps(record, indent=1), encoding="utf-8")
+            shutil.copymode(draft / FACTS, draft / TENSORS)  # safetensors lets nobody but the owner read
+            write_sums(draft)
         return place
 
     @classmethod
@@ -210,6 +213,8 @@ class Bridge:
         if not place.is_dir():
             raise DataError(f"{index} has no bridge, and its model has learnt no text; fit one: equiav bridge {index}")
         try:
+            for problem in check_sums(place, (TENSORS, FACTS)):
+                raise ValueError(problem)
             record = json.loads((place / FACTS).read_text(encoding="utf-8"))
             tensors = read_safetensors(place / TENSORS)
             if record.pop("format") != 1:
