@@ -16,7 +16,7 @@ from typing import Any
 
 import equiav
 from equiav.io import provenance, write_json
-from equiav.search import ask, index_media
+from equiav.search import ask, index_folder
 
 RESULTS = Path(__file__).parent / "results"
 FIRST = (1, 5)
@@ -74,7 +74,7 @@ def main() -> None:
         embedder = equiav.Embedder(model)
         with tempfile.TemporaryDirectory() as folder:
             index = equiav.Index.create(Path(folder) / "index", model, model_path=path)
-            index_media(index, embedder, listed, progress=lambda line: None)
+            index_folder(index, embedder, listed, progress=lambda line: None)
             seeds[str(model.config.seed)] = {"entries": len(index), **judged(index, embedder)}
         print(path.name, seeds[str(model.config.seed)], flush=True)
         write_json(RESULTS / "library.json", {"recipe": "class_paired", "seeds": seeds, "provenance": provenance()})

@@ -2,12 +2,14 @@
 
     python benchmarks/serve.py runs/demo                # writes results/serve.json
     python benchmarks/serve.py runs/demo --hostile      # writes results/serve_hostile.json
+    python benchmarks/serve.py runs/demo --api          # writes results/serve_api.json
 
 Load: 20 clients for 30 seconds through the page's API on loopback; the only error allowed is the refusal of a full
 queue, and memory must stay flat. Fire: 300 mutated sounds, pictures and films; every one must get an answer without a
 traceback, afterwards the page must still work, and no upload may be left. Hostile: 50 clients for 60 seconds while four
 others upload files that would take minutes or gigabytes to decode; half of the clients use the page's API, half the
-HTTP API. Then the page must end within 5 seconds of SIGTERM although files are being decoded.
+HTTP API. Then the page must end within 5 seconds of SIGTERM although files are being decoded. API: 20 clients for 30
+seconds on the HTTP API; the only refusal allowed is that of a full queue, stated.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from equiav.io import provenance, write_json
 
 RESULTS = Path(__file__).parent / "results" / "serve.json"
 HOSTILE = RESULTS.with_name("serve_hostile.json")
+API = RESULTS.with_name("serve_api.json")
 FULL = "Queue is full"
 TIMEOUT = 120.0
 KEEP = 15.0  # seconds that uploads stay, where it is measured that they go
@@ -313,6 +316,12 @@ def main() -> None:
         record = hostile(Path(sys.argv[1]), clients=50, seconds=60)
         print(json.dumps(record, indent=1))
         write_json(HOSTILE, {**record, "waiting": 16, "at_once": 4, "provenance": provenance()})
+        return
+    if "--api" in sys.argv:
+        with started(Path(sys.argv[1])) as server:
+            record = press(server, media_of(server), clients=20, seconds=30, ways=(call,))
+        print(json.dumps(record, indent=1))
+        write_json(API, {**record, "waiting": 16, "at_once": 4, "provenance": provenance()})
         return
     with started(Path(sys.argv[1])) as server:
         load = press(server, media_of(server), clients=20, seconds=30)

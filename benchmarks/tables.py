@@ -18,6 +18,7 @@ from typing import Any
 
 import ablation_tables
 import estimates
+import robustness_tables
 import speed_tables
 
 ROOT = Path(__file__).parents[1]
@@ -369,6 +370,11 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "finetune": (("finetune.json",), finetune),
     "library": (("library.json",), library),
     "serve": (("serve.json",), serve),
+    "serve_hostile": (("serve_hostile.json",), about_speed(robustness_tables.hostile)),
+    "flips": (("flips.json",), about_speed(robustness_tables.flips)),
+    "kills": (("kills.json",), about_speed(robustness_tables.kills)),
+    "fuzz": (("fuzz.json",), about_speed(robustness_tables.fuzz)),
+    "protections": (("protections.json",), about_speed(robustness_tables.protections)),
     "estimate_training": (
         ("training_step.json", "loader.json", "prepare.json", "storage.json"),
         estimate_training,

@@ -1,5 +1,6 @@
 """The parts of `make release-check` that need no fresh environment: what archives must hold, and what is tried."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -61,6 +62,20 @@ def test_the_project_has_links_and_a_licence_file():
     assert "Paper" in project["urls"]
     assert project["readme"] == "README.md"
     assert all((SOURCE / name).is_file() for name in project["license-files"])
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python reads TOML since 3.11")
+def test_the_lowest_versions_are_those_that_the_project_allows():
+    """constraints-lowest.txt holds the floors of pyproject.toml: one that rises must rise there too."""
+    import tomllib
+
+    stated = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]["dependencies"]
+    lines = (SOURCE / "constraints-lowest.txt").read_text().splitlines()
+    floors = {tuple(re.split(r">=|,| ;", line)[:2]) for line in stated}
+    lowest = {tuple(re.split(r"==| ;", line)[:2]) for line in lines if not line.startswith("#")}
+    assert {name for name, _ in floors} == {name for name, _ in lowest}
+    for name, floor in floors:
+        assert any(known == name and f"{version}.".startswith(f"{floor}.") for known, version in lowest), name
 
 
 def test_nothing_strange_in_a_wheel():

@@ -48,7 +48,7 @@ from equiav.io import provenance, write_json
 from equiav.media import Failure, Workers, excerpt, read_audio, read_image, read_windows
 from equiav.models import read_state
 from equiav.report import wav
-from equiav.search import Index, index_media
+from equiav.search import Index, index_folder
 from equiav.web import write_film
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -240,7 +240,7 @@ class Corpus:
     def _indexes(self) -> tuple[Path, Any]:
         embedder = Embedder(load_model(self.folder("checkpoints")[0]))
         index = Index.create(self.home / "index", embedder.model, model_path=self.home / "checkpoint")
-        index_media(index, embedder, self._films())
+        index_folder(index, embedder, self._films())
         index.close()
         return self.home / "index", ask_index(self.home / "index")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from torch import Tensor
 from equiav.checkpoint import META, resolve, same_model
 from equiav.errors import DataError, EquiAVError, WeightsError
 from equiav.inference import Embedder, load_model
-from equiav.io import replacing
+from equiav.io import check_sums, replacing, write_sums
 from equiav.media import ImageInput, square, stacked
 from equiav.models import describe, read_safetensors
 from equiav.randomness import generator
@@ -201,6 +202,8 @@ class Bridge:
             save_file({name: value.contiguous() for name, value in tensors.items()}, draft / TENSORS)
             record = {"format": 1, "scale": self.scale, **asdict(self.facts)}
             (draft / FACTS).write_text(json.dumps(record, indent=1), encoding="utf-8")
+            shutil.copymode(draft / FACTS, draft / TENSORS)  # safetensors lets nobody but the owner read
+            write_sums(draft)
         return place
 
     @classmethod
@@ -210,16 +213,18 @@ class Bridge:
         if not place.is_dir():
             raise DataError(f"{index} has no bridge, and its model has learnt no text; fit one: equiav bridge {index}")
         try:
+            for problem in check_sums(place, (TENSORS, FACTS)):
+                raise ValueError(problem)
             record = json.loads((place / FACTS).read_text(encoding="utf-8"))
             tensors = read_safetensors(place / TENSORS)
             if record.pop("format") != 1:
                 raise ValueError("of another format")
             scale = float(record.pop("scale"))
             facts = BridgeFacts(**record)
-            parts = [tensors[name] for name in ("map", "image_mean", "text_mean")]
+            w, image_mean, text_mean = (tensors[name] for name in ("map", "image_mean", "text_mean"))
         except (OSError, ValueError, KeyError, TypeError, EquiAVError) as error:
             raise DataError(f"{place} is damaged ({error}); fit the bridge again (equiav bridge {index})") from error
-        return cls(open_image_text(image_text or facts.image_text), *parts, scale, facts)
+        return cls(open_image_text(image_text or facts.image_text), w, image_mean, text_mean, scale, facts)
 
     @staticmethod
     def there(index: str | Path) -> bool:
@@ -296,7 +301,8 @@ def _ridge(x: Tensor, y: Tensor, ridge: float) -> Tensor:
     a, b = x - x.mean(dim=0), y - y.mean(dim=0)
     gram = a.T @ a
     weight = ridge * float(gram.diagonal().mean())
-    return torch.linalg.solve(gram + max(weight, 1e-9) * torch.eye(len(gram), dtype=gram.dtype), a.T @ b)
+    solved: Tensor = torch.linalg.solve(gram + max(weight, 1e-9) * torch.eye(len(gram), dtype=gram.dtype), a.T @ b)
+    return solved
 
 
 def _recall(w: Tensor, x: Tensor, y: Tensor, held: int) -> float:

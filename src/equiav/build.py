@@ -442,14 +442,14 @@ def _clips(config: Config, split: Split) -> data.Dataset:
             return data.PairedDataset(source, split, cfg.anchor, cfg.partners, config.seed)
         case ShardsConfig():
             if isinstance(cfg.validation, float) and split != "test":
-                whole = _shards(config, Path(cfg.path), "train")
+                whole = _shards(config, cfg.path, "train")
                 held = data.hold_out([whole.group(i) for i in range(len(whole))], cfg.validation)
                 return data.Subset(whole, np.flatnonzero(held if split == "validation" else ~held))
             if isinstance(cfg.validation, str) and split == "validation":
                 # A folder prepared for this may hold another split only, such as a publisher's test clips.
-                folder = Path(cfg.validation)
-                return _shards(config, folder, split if data.read_meta(folder)["splits"].get(split) else None)
-            return _shards(config, Path(cfg.test if split == "test" and cfg.test else cfg.path), split)
+                own = data.read_meta(cfg.validation)["splits"].get(split)
+                return _shards(config, cfg.validation, split if own else None)
+            return _shards(config, cfg.test if split == "test" and cfg.test else cfg.path, split)
         case CavMaeConfig():
             listed = {"train": cfg.train, "validation": cfg.validation, "test": cfg.test}[split]
             if listed is None:
@@ -461,7 +461,7 @@ def _clips(config: Config, split: Split) -> data.Dataset:
             return resolve_name(foreign.kind, data.Dataset)(config, split, **foreign.options)
 
 
-def _shards(config: Config, folder: Path, split: Split | None) -> data.ShardDataset:
+def _shards(config: Config, folder: str, split: Split | None) -> data.ShardDataset:
     """Prepared clips; of a folder that keeps clips without audio or video too, those that the method can use."""
     wanted = models.modalities(config.classifier.mode) if config.classifier else modalities_of(config)
     wanted = tuple(m for m in wanted if m in (AUDIO, VISUAL))  # text is read beside the shards
@@ -476,7 +476,7 @@ def present_splits(config: Config) -> frozenset[Split]:
     if isinstance(cfg, CavMaeConfig):
         return frozenset(name for name in SPLITS if getattr(cfg, name) is not None)
     if isinstance(cfg, ShardsConfig):
-        counts, given = data.read_meta(Path(cfg.path))["splits"], {"validation": cfg.validation, "test": cfg.test}
+        counts, given = data.read_meta(cfg.path)["splits"], {"validation": cfg.validation, "test": cfg.test}
         return frozenset(name for name in SPLITS if counts.get(name) or given.get(name))
     return frozenset(SPLITS)
 
@@ -538,7 +538,7 @@ def with_statistics(config: Config) -> Config:
     cfg = config.data
     if not isinstance(cfg, ShardsConfig) or cfg.statistics != "data" or AUDIO not in modalities_of(config):
         return config
-    found = data.read_meta(Path(cfg.path))["spectrogram"]
+    found = data.read_meta(cfg.path)["spectrogram"]
     if found["mean"] is None:
         raise ConfigError(f"{cfg.path}: was prepared without sound; set data.statistics=recipe")
     audio = config.audio.model_copy(update={"mean": found["mean"], "std": found["std"]})
@@ -666,7 +666,7 @@ def _published(config: Config, split: Split) -> bool:
         return split != "validation"
     if instead and split == "test":
         split = "validation"
-    folder = Path(cfg.test if split == "test" and cfg.test else cfg.path)
+    folder = cfg.test if split == "test" and cfg.test else cfg.path
     return bool(data.read_meta(folder)["splits"].get(split))
 
 
@@ -682,7 +682,7 @@ def _part(config: Config, split: Split) -> tuple[data.Dataset, NDArray[np.int64]
     if cfg.fold is None and split == "test":
         clips = build_dataset(config, finetune.test_split)
         return clips, np.arange(len(clips))
-    whole = _shards(config, Path(cfg.path), None if cfg.fold else "train")
+    whole = _shards(config, cfg.path, None if cfg.fold else "train")
     rows = np.arange(len(whole))
     if cfg.fold is not None:
         folds = np.array([whole.clip(i).fold or 0 for i in range(len(whole))])

@@ -35,7 +35,8 @@ ADDED = (
     "model.encoder.options", "model.encoder.name", "model.encoder.revision", "model.encoder.architecture",
     "model.predictor.options", "model.audio", "model.visual", "model.joint_depth", "modalities", "data.mismatched",
     "visual.mean", "visual.std", "optim.freeze", "optim.lr_scales", "optim.lora", "train.views", "train.report_to",
-    "data.splits", "train.timeout", "train.compile",
+    "data.splits", "train.timeout", "train.compile", "train.keep_spectrograms",
+    "augment.audio.off", "augment.visual.off",
 )  # fmt: skip
 # Defaults that are others now, with what a recipe without the key meant before: hashes keep to that.
 CHANGED: dict[str, Any] = {"augment.audio.crop_aspect": [0.8, 1.5]}
@@ -161,12 +162,12 @@ class WorldConfig(Section):
 class ShardsConfig(Section):
     """Prepared videos: a folder written by `equiav prepare`.
 
-    `statistics: data` takes the spectrogram's mean and std from that folder instead of the recipe; `one_per_source`
-    keeps clips of one video out of each other's batch. `test` is a folder of its own where the publishers' test clips
-    were prepared apart; `fold` makes one of the publishers' folds the test split, the others train. `splits` are the
-    folders of the further splits of a dataset published with several, `path` the first: `finetune --folds` takes all.
-    `validation` is a folder too, or a share of the training sources to hold out; without it the folder's own
-    validation split counts.
+    Folders may be addresses (https://, s3://, gs://, hf://). `statistics: data` takes the spectrogram's mean and std
+    from that folder instead of the recipe; `one_per_source` keeps clips of one video out of each other's batch. `test`
+    is a folder of its own where the publishers' test clips were prepared apart; `fold` makes one of the publishers'
+    folds the test split, the others train. `splits` are the folders of the further splits of a dataset published with
+    several, `path` the first: `finetune --folds` takes all. `validation` is a folder too, or a share of the training
+    sources to hold out; without it the folder's own validation split counts.
     """
 
     kind: Literal["shards"] = "shards"
@@ -374,7 +375,7 @@ class ClassifierConfig(Section):
 
 
 class AudioAugmentConfig(Section):
-    """Ranges of the spectrogram's augmentations; `crop_aspect` is time over frequency."""
+    """Ranges of the spectrogram's augmentations; `crop_aspect` is time over frequency. Those in `off` stay out."""
 
     crop_area: Area = (0.08, 1.0)
     crop_aspect: Range = (0.667, 1.25)
@@ -382,15 +383,17 @@ class AudioAugmentConfig(Section):
     blur_sigma: Range = (0.1, 2.0)
     mask_time: Share = 192 / 1024
     mask_frequency: Share = 48 / 128
+    off: tuple[Literal["shift", "specaugment", "crop", "jitter", "blur", "flip"], ...] = ()
 
 
 class VisualAugmentConfig(Section):
-    """Ranges of the frame's augmentations."""
+    """Ranges of the frame's augmentations. Those named in `off` stay out: a mirrored digit is no digit."""
 
     crop_area: Area = (0.08, 1.0)
     crop_aspect: Range = (3 / 4, 4 / 3)
     jitter: tuple[Share, Share, Share, Hue] = (0.4, 0.4, 0.4, 0.1)
     blur_sigma: Range = (0.1, 2.0)
+    off: tuple[Literal["crop", "jitter", "blur", "flip", "grey"], ...] = ()
 
 
 class AugmentConfig(Section):
@@ -576,7 +579,9 @@ class TrainConfig(Section):
     all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
     block and computes the rest again for the gradient: the same numbers, less memory, more time. `compile` gives the
     blocks of encoders to torch.compile: the same losses to rounding. `views` limits what is drawn for a clip, and can
-    store what frozen encoders make of it. `report_to` are the trackers that get every number of log.jsonl.
+    store what frozen encoders make of it. `keep_spectrograms` computes the spectrogram of every training clip once and
+    keeps it in memory (in each worker): the same numbers, for collections that fit. `report_to` are the trackers that
+    get every number of log.jsonl.
 
     A loader that gives no batch for `timeout` seconds ends the run, and so does a rank that the others wait for twice
     as long; the newest checkpoint stays. A run may be resumed with another `timeout`, and reporting elsewhere.
@@ -587,6 +592,7 @@ class TrainConfig(Section):
     micro_batch: Positive | None = None
     checkpoint_activations: bool = False
     compile: bool = False
+    keep_spectrograms: bool = False
     epochs: PositiveFloat | None = None
     steps: Positive | None = None
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -831,14 +837,12 @@ def find_recipe(given: str | Path, kind: str | None = None) -> Path:
     if path.exists() and not path.is_dir():
         return path
     name = path.with_suffix("").as_posix().removeprefix("configs/")
-    fitting = [n for n in (f"{kind}/{name}", name) if n in carried][:1]
-    if not fitting and kind is None:
-        fitting = [n for n in carried if n.split("/")[1] == name]
+    known = [n for n in carried if kind is None or n.startswith(f"{kind}/")]
+    fitting = [n for n in known if n.split("/")[1] == name] or [n for n in carried if n == name]
     if len(fitting) == 1:
         return carried[fitting[0]]
     if fitting:
         raise ConfigError(f"{given}: there are {' and '.join(fitting)}; name one of them")
-    known = [n for n in carried if kind is None or n.startswith(f"{kind}/")]
     near = get_close_matches(name, [*known, *(n.split("/")[1] for n in known)], n=3, cutoff=0.5)
     hint = f"near names: {', '.join(near)}" if near else "`equiav recipes` lists those there are"
     raise ConfigError(f"{given}: no such file, and no recipe of this name; {hint}")

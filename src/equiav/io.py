@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
@@ -253,13 +254,22 @@ def provenance(**more: Any) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Commit of the source tree, marked where it was changed since; unknown for an installed package."""
+    """Commit of the source tree, marked where it was changed since, or of the checkout that pip installed from."""
     here = Path(__file__)
     try:
         # An environment may lie inside another project's checkout: only a tracked file speaks for its commit.
         _git(here.parent, "ls-files", "--error-unmatch", here.name)
-        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
+        return _installed_commit()
+
+
+def _installed_commit() -> str:
+    """What pip notes of a package that it installed from a version control system (PEP 610)."""
+    try:
+        origin = json.loads(metadata.distribution("equiav").read_text("direct_url.json") or "{}")
+        return str(origin["vcs_info"]["commit_id"])[:12]
+    except (metadata.PackageNotFoundError, KeyError, ValueError):
         return "unknown"
 
 

@@ -116,6 +116,21 @@ def test_layout(modality, width, rng):
         assert abs(both - 0.64) < 0.03
 
 
+@pytest.mark.parametrize(("modality", "name"), PARTS, ids=IDS)
+def test_parts_left_out_touch_neither_input_nor_vector(modality, name, rng):
+    make = {"audio": audio_pipeline, "visual": visual_pipeline}[modality]
+    pipeline, x = make(off=(name,)), inputs(modality, rng)
+    assert pipeline.slots == PIPELINES[modality].slots
+    draws = pipeline.sample(N, rng)
+    assert torch.equal(pipeline.parts[name].apply(x, draws[name]), x)
+    columns = [i for i, slot in enumerate(pipeline.slots) if slot.startswith(f"{name}.")]
+    vectors = pipeline.encode(draws)
+    assert (vectors[:, columns] == vectors[0, columns]).all()
+    assert (vectors[:, columns[0]] == 0).all()
+    others = make(off=[other for other in pipeline.parts if other != name])
+    assert (others.encode(others.sample(N, rng))[:, columns] != vectors[0, columns]).any()
+
+
 def test_audio_slots_are_where_the_layout_says():
     p = PIPELINES["audio"]
     order = ["specaugment.on", "specaugment.time_start", "specaugment.time_end", "specaugment.frequency_start",

@@ -99,6 +99,10 @@ def test_localise(visit):
     assert page.locator("#locate img").count() == 8
     plain, heat = (page.locator("#locate img").nth(i).get_attribute("src") for i in (0, 1))
     assert plain != heat
+    panel.get_by_role("button", name="Play it with the map over it").click()
+    film = page.locator("#locate video")
+    film.evaluate("film => film.play()")
+    page.wait_for_function("film => film.currentTime > 0.1 && film.videoWidth > 0", arg=film.element_handle())
 
 
 def test_map(visit):

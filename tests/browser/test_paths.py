@@ -100,6 +100,7 @@ QUESTIONS = {
     "search_by_picture": [".png"],
     "search_by_video": [".mp4"],
     "locate_in_video": [".mp4"],
+    "locate_as_video": [".mp4"],
     "locate": [".wav", ".png"],
 }
 

@@ -1,12 +1,14 @@
 """Hostile media through the paired and the CAV-MAE reader, in a folder and in a tar: one door, the same refusals."""
 
+import io
 import tarfile
 
 import pytest
 from tools.corpus import SDP, concat_list, eps, long_flac, png
 
-from equiav.data import read_paired
-from equiav.errors import MediaError
+from equiav.data import CavMaeDataset, read_cavmae, read_paired
+from equiav.errors import DataError, MediaError
+from equiav.media import read_image
 from tests.data.test_cavmae import data_file, dataset  # noqa: F401 - a fixture
 from tests.data.test_paired import make_collection
 
@@ -47,3 +49,34 @@ def test_cavmae(data_file, attack):  # noqa: F811
     place.write_bytes(content(folder))
     with pytest.raises(MediaError, match=rf"{place.name}: .*{reason}"):
         dataset(data_file).sample(0, 0)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_tar_that_expands_without_end(tmp_path, mode):
+    """Headers claim what the file does not hold, or only in compressed form: it is refused by what they claim."""
+    with tarfile.open(tmp_path / "made.tar", mode) as tar:
+        for number in range(3):
+            member = tarfile.TarInfo(f"made/{number}.wav")
+            member.size = 1 << 20
+            tar.addfile(member, io.BytesIO(bytes(1 << 20)))
+        member.size = 1 << 40
+        tar.fileobj.write(member.tobuf())
+    with pytest.raises(DataError, match=r"bytes that would become 1[0-9]{12} or more; not read"):
+        read_paired(tmp_path / "made.tar", size=8)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no tar", b"\x1f\x8b\x08" + bytes(30), b"\xfd7zXZ\x00" + bytes(30), bytes(5000)]
+)
+def test_what_is_no_tar_is_one_line(tmp_path, content):
+    (tmp_path / "made.tar").write_bytes(content)
+    with pytest.raises(DataError, match=r"made\.tar: ") as refused:
+        read_paired(tmp_path / "made.tar", size=8)
+    assert "\n" not in str(refused.value)
+
+
+def test_names_that_no_file_can_have(data_file):  # noqa: F811
+    with pytest.raises(DataError, match="is missing"):
+        CavMaeDataset(read_cavmae(data_file, root=data_file.parent / ("x" * 5000)), size=8).sample(0, 0)
+    with pytest.raises(MediaError, match=r"File name too long|no such file"):
+        read_image(data_file.parent / ("x" * 5000))

@@ -7,11 +7,12 @@ from math import gcd
 import av
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from scipy.signal import resample_poly
 
 from equiav.errors import DataError, MediaError
-from equiav.media import Cut, Limits, common_span, cuts, decode, frame_times, open_media, read_clips
+from equiav.media import Cut, Limits, common_span, cuts, decode, frame_times, open_media, read_clips, square
 from tests.media.making import number_of, sine, write_media
 
 
@@ -345,3 +346,16 @@ def below(x, hertz):
     spectrum = np.fft.rfft(x)
     spectrum[int(hertz * len(x) / 16000) :] = 0
     return np.fft.irfft(spectrum, len(x))
+
+
+@pytest.mark.parametrize("size", [(160, 284), (455, 256), (48, 48), (30, 40), (224, 300)])
+@pytest.mark.parametrize("side", [48, 224])
+def test_square_is_the_middle_of_the_scaled_frame(size, side):
+    """Bit for bit what scaling all of it and cutting the middle gives; indexes of before hold vectors of that."""
+    frames = torch.randint(0, 256, (3, 3, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    scale = side / min(size)
+    high, wide = (max(side, round(length * scale)) for length in size)
+    whole = torch.nn.functional.interpolate(frames.float(), size=(high, wide), mode="bicubic", antialias=True)
+    top, left = (high - side) // 2, (wide - side) // 2
+    expected = whole.round().clamp(0, 255).to(torch.uint8)[..., top : top + side, left : left + side]
+    assert (square(frames, side) == expected).all()

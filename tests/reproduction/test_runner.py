@@ -257,3 +257,31 @@ def test_fine_tuning_columns(tmp_path):
     perform(second, folders, discard=False, progress=lambda line: None)
     assert not missing(second, folders)
     assert len(list((folders.run(second) / "finetune").iterdir())) == 2
+
+
+def test_a_row_may_start_from_a_training_of_its_own(tmp_path):
+    decoder = {"width": 16, "depth": 1, "heads": 2}
+    masked = {
+        "base": str(SMOKE),
+        "overrides": {"objective": {"kind": "masked", "masked": {"decoder": decoder}}, **TINY},
+    }
+    started = {"name": "started", "start": masked}
+    tree = table(rows=[*rows("full"), started], reference="full", scales=scales([0]))
+    first, second = plan([loaded(tmp_path, tree)], "world")
+    folders = Folders(tmp_path / "results", tmp_path / "runs")
+    assert first.key != second.key  # another start is another run
+    perform(second, folders, discard=False, progress=lambda line: None)
+    record = json.loads(folders.record("world", second.key).read_text())
+    assert record["start"]["objective"]["kind"] == "masked"
+    assert record["config"]["weights"].startswith("start-")
+    weights = folders.run(second) / record["config"]["weights"]
+    assert checkpoints_of(weights)[-1][0] == 4
+    config = load_config(checkpoints_of(folders.run(second))[-1][1] / "config.yaml")
+    assert config.weights == str(weights)
+
+
+def test_a_row_with_a_start_takes_one_process(tmp_path):
+    tree = table(rows=[{"name": "full", "start": {"base": str(SMOKE)}}], scales=scales([0]))
+    tree["scales"]["world"]["processes"] = 2
+    with pytest.raises(EquiAVError, match="a row with a start trains in one process"):
+        plan([loaded(tmp_path, tree)], "world")

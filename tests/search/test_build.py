@@ -20,7 +20,7 @@ from equiav.cli import app
 from equiav.data import find_sources, prepare
 from equiav.errors import DataError, EquiAVError
 from equiav.inference import Embedder
-from equiav.search import Hit, ask, build, index_folder, index_media, index_prepared, sound_of, write_results
+from equiav.search import Hit, ask, build, index_folder, sound_of, write_results
 from equiav.types import Clip
 from tests.inference.models import random_model, saved_model
 from tests.media.making import sine, write_media
@@ -60,7 +60,7 @@ def skipped(index):
 
 def test_a_folder_of_media(media, index, embedder):
     said = []
-    done = index_media(index, embedder, media, progress=said.append)
+    done = index_folder(index, embedder, media, progress=said.append)
     assert (done.added, done.files, done.skipped, done.known) == (6, 4, 1, 0)
     assert "5/5 files  6 entries  1 left out" in said[-1]
     assert list(skipped(index)) == ["broken.mp4"]
@@ -82,23 +82,23 @@ def test_an_index_among_its_media_does_not_eat_itself(media, embedder, tmp_path)
     index = equiav.Index.create(library / "deep" / "index", random_model())
     other = equiav.Index.create(library / "other", random_model())
     for one in (index, other):
-        assert index_media(one, embedder, library).added == 6
-        again = index_media(one, embedder, library)
+        assert index_folder(one, embedder, library).added == 6
+        again = index_folder(one, embedder, library)
         assert (again.added, again.known) == (0, 4)
     with pytest.raises(DataError, match="give the index a folder of its own"):
-        index_media(index, embedder, index.folder)
+        index_folder(index, embedder, index.folder)
 
 
 def test_nothing_is_lost_beyond_what_the_model_hears(media, index, embedder, tmp_path):
     """Longer windows are refused, longer stretches cut, and longer clips heard to their end."""
     with pytest.raises(DataError, match=r"windows of 5 s: choose 0.5 to 1.92 s"):
-        index_media(index, embedder, media, seconds=5.0)
+        index_folder(index, embedder, media, seconds=5.0)
     (tmp_path / "stretch.csv").write_text(f"path,start,seconds\n{media / 'deep' / 'long.mp4'},0,5\n")
-    index_media(index, embedder, tmp_path / "stretch.csv")
+    index_folder(index, embedder, tmp_path / "stretch.csv")
     assert [round(e.start, 2) for e in index.clips()] == [0.0, 1.92]
     prepare(find_sources(media / "deep"), tmp_path / "clips", workers=1, clip_seconds=6.0)
     clips = equiav.Index.create(tmp_path / "second", random_model())
-    index_prepared(clips, embedder, tmp_path / "clips")
+    index_folder(clips, embedder, tmp_path / "clips")
     (entry,) = clips.clips()
     assert entry.end - entry.start == pytest.approx(6, abs=0.1)
     noise = np.random.default_rng(0).uniform(-1, 1, 6 * 16000).astype(np.float32)
@@ -111,7 +111,7 @@ def test_nothing_is_lost_beyond_what_the_model_hears(media, index, embedder, tmp
 
 
 def test_the_time_inside_a_long_video(media, index, embedder):
-    index_media(index, embedder, media / "deep")
+    index_folder(index, embedder, media / "deep")
     (hit,) = index.search(ask(embedder, audio=media / "deep" / "long.mp4", start=1.92), k=1, among="audio")
     assert (hit.clip.start, hit.clip.end) == pytest.approx((1.92, 3.84), abs=1e-3)
     rate, sound = sound_of(hit.clip)
@@ -119,20 +119,20 @@ def test_the_time_inside_a_long_video(media, index, embedder):
 
 
 def test_again_adds_only_what_is_new(media, index, embedder, tmp_path):
-    index_media(index, embedder, media / "deep")
-    done = index_media(index, embedder, media)
+    index_folder(index, embedder, media / "deep")
+    done = index_folder(index, embedder, media)
     assert (done.added, done.known) == (3, 1)
     # The same name in another folder is another file.
     write_media(tmp_path / "other" / "short.mp4", seconds=1.0)
-    assert index_media(index, embedder, tmp_path / "other").added == 1
+    assert index_folder(index, embedder, tmp_path / "other").added == 1
     assert len(index) == 7
     index.remove(sources=["short.mp4"])
     assert len(index) == 5
-    assert index_media(index, embedder, media).added == 1
+    assert index_folder(index, embedder, media).added == 1
 
 
 def test_columns_of_a_table_are_filters(media, index, embedder):
-    index_media(index, embedder, media / "table.csv")
+    index_folder(index, embedder, media / "table.csv")
     query = ask(embedder, audio=media / "beep.wav")
     assert {h.clip.source for h in index.search(query, filters=["city=Bonn"])} == {"deep/long.mp4"}
     assert {h.clip.source for h in index.search(query, filters=["year>=2000"])} == {"short.mp4"}
@@ -142,7 +142,7 @@ def test_columns_of_a_table_are_filters(media, index, embedder):
 
 def test_a_prepared_folder(media, index, embedder, tmp_path):
     prepare(find_sources(media / "table.csv"), tmp_path / "clips", workers=1, clip_seconds=2.0)
-    done = index_prepared(index, embedder, tmp_path / "clips", table=media / "table.csv")
+    done = index_folder(index, embedder, tmp_path / "clips", table=media / "table.csv")
     assert (done.added, done.known) == (4, 0)
     query = ask(embedder, audio=media / "short.mp4")
     (hit,) = index.search(query, k=1, among="audio", filters=["year>=2000"])
@@ -163,7 +163,7 @@ def test_the_same_index_whatever_the_number_of_processes(media, tmp_path, embedd
     made = []
     for workers in (1, 3):
         index = equiav.Index.create(tmp_path / f"index-{workers}", random_model())
-        assert index_media(index, embedder, media, workers=workers).added == 6
+        assert index_folder(index, embedder, media, workers=workers).added == 6
         entries = [index.entry(clip.id) for clip in index.clips()]
         pictures = [None if (place := index.thumbnail(e.clip.id)) is None else place.read_bytes() for e in entries]
         made.append(([(e.clip, {s: v.tobytes() for s, v in e.vectors.items()}) for e in entries], pictures))
@@ -184,7 +184,7 @@ def test_hostile_files_cost_their_own_entries(media, index, embedder, tmp_path):
     for chunk in (b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0), b"IDAT" + zlib.compress(bytes(9))):
         bomb += struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk))
     (folder / "bomb.png").write_bytes(bomb)
-    done = index_media(index, embedder, folder, workers=2)
+    done = index_folder(index, embedder, folder, workers=2)
     assert (done.added, done.files, done.skipped) == (3, 1, 3)
     reasons = skipped(index)
     assert reasons["pipe.mp4"] == "not a regular file"
@@ -195,7 +195,7 @@ def test_hostile_files_cost_their_own_entries(media, index, embedder, tmp_path):
 def test_a_process_that_dies_costs_its_own_file(media, index, embedder, monkeypatch):
     """And what a worker allows in time and memory is passed on to it."""
     monkeypatch.setattr(build, "read_pieces", dies_of_the_short_one)
-    done = index_media(index, embedder, media, workers=2)
+    done = index_folder(index, embedder, media, workers=2)
     assert (done.files, done.skipped) == (3, 2)
     assert skipped(index)["short.mp4"] == "decoder crashed"
 
@@ -216,7 +216,7 @@ def test_vectors_that_are_not_finite(media, index, monkeypatch):
         return [(a, None if v is None else np.full_like(v, np.nan)) if a is None else (a, v) for a, v in found]
 
     monkeypatch.setattr(embedder, "clips", wrong)
-    done = index_media(index, embedder, media)
+    done = index_folder(index, embedder, media)
     assert (done.added, done.skipped) == (5, 2)
     assert skipped(index)["photo.jpg"] == "photo.jpg: its visual vector holds numbers that are not finite"
     with pytest.raises(DataError, match="the query's vector holds numbers that are not finite"):
@@ -249,7 +249,7 @@ def test_files_that_changed_and_files_that_are_gone(media, tmp_path, monkeypatch
 
 def test_another_model_may_not_fill_it(media, index):
     with pytest.raises(DataError, match="make a new index"):
-        index_media(index, Embedder(random_model(seed=1)), media)
+        index_folder(index, Embedder(random_model(seed=1)), media)
     assert len(index) == 0
 
 
@@ -344,7 +344,7 @@ def test_refusals(media, tmp_path, arguments, message):
 
 def test_a_real_library(shared, index, embedder):
     """Real videos: all of them are indexed, and each window finds itself."""
-    done = index_media(index, embedder, shared / "media" / "library")
+    done = index_folder(index, embedder, shared / "media" / "library")
     assert done.skipped == 0
     assert done.files == 59
     for entry in list(index.clips())[::20]:

@@ -1,6 +1,7 @@
 """The bridge from an image-text model: text finds clips through a map fitted on frames alone."""
 
 import json
+import random
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from equiav.bridge import Bridge, EquiAVImageText, fit_bridge, open_image_text
 from equiav.errors import DataError, WeightsError
 from equiav.inference import load_model
-from equiav.search import Entry, Index
+from equiav.search import Entry, Index, verify_index
 from equiav.types import Clip
 from tests.models.foreign_encoders import save
 from tests.text.test_use import command
@@ -118,6 +119,24 @@ def test_the_index_remembers_it(tmp_path, run, silent_run, model, colours):
     facts = tmp_path / "index/bridge/bridge.json"
     facts.write_text(facts.read_text()[:-20])
     assert "is damaged" in command("search", tmp_path / "index", "--text", "a dog")
+
+
+def test_no_flipped_bit_goes_unnoticed(tmp_path, model, colours, monkeypatch):
+    """Another map would find other clips without a word."""
+    index, dice = made(tmp_path / "index", model, colours, np.arange(COUNT)), random.Random(0)
+    fit_bridge(index, Colours(), texts=said(colours)).save(index.folder)
+    monkeypatch.setattr("equiav.bridge.open_image_text", lambda name: Colours())
+    assert verify_index(index.folder) == []
+    for path in sorted((index.folder / "bridge").iterdir()) * 7:
+        content = path.read_bytes()
+        place = dice.randrange(len(content))
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << dice.randrange(8)]) + content[place + 1 :])
+        with pytest.raises(DataError, match="is damaged") as refused:
+            Bridge.open(index.folder)
+        assert "\n" not in str(refused.value)
+        assert "fit the bridge again" in verify_index(index.folder)[0]
+        path.write_bytes(content)
+    assert Bridge.open(index.folder).facts.pairs == COUNT
 
 
 def test_too_few_frames(tmp_path, model, colours):

@@ -215,3 +215,17 @@ def test_recipes_without_meaning_are_refused(tmp_path, overrides, message):
     with pytest.raises(ConfigError, match=message):
         Trainer(config_of(tmp_path / "tokens", *overrides), tmp_path / "run", lambda line: None)
     assert not (Path(tmp_path) / "tokens").exists()
+
+
+def test_kept_spectrograms_change_no_number(tmp_path):
+    steps = ("train.steps=6", "train.evaluate_every=null", "train.log_every=1")
+    expected, _ = losses(small_config(*steps), tmp_path / "a")
+    found, trainer = losses(small_config(*steps, "train.keep_spectrograms=true"), tmp_path / "b")
+    assert torch.equal(found, expected)
+    assert trainer.clips.sample(0, 0).inputs["audio"].ndim == 3
+
+
+def test_kept_spectrograms_need_one_sound_a_clip(tmp_path, monkeypatch):
+    monkeypatch.setattr("equiav.data.WorldDataset.one_to_one", False)
+    with pytest.raises(ConfigError, match="keep_spectrograms: a clip of these data meets another sound"):
+        Trainer(small_config("train.keep_spectrograms=true"), tmp_path)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import io
+import tempfile
 import time
 import wave
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from equiav.web import (
     UploadLimits,
     clips_html,
     demo_index,
+    film_html,
     flatten,
     looks_html,
     map_html,
@@ -39,7 +41,8 @@ from equiav.web import (
     spoken,
     write_examples,
 )
-from equiav.web.clips import clip_routes, sound_as_wav
+from equiav.web.api import clip_routes, sound_as_wav
+from tests.media.making import write_media
 from tests.training.small import small_config
 
 
@@ -85,6 +88,35 @@ def test_heat_maps_of_a_film(service, films):
         assert look.picture.shape == look.overlay.shape == (192, 192, 3)
         assert (look.picture != look.overlay).any()
     assert looks_html(looks).count("<img") == 8
+
+
+def test_frames_keep_their_aspect_under_the_map(service, tmp_path):
+    """What the model does not see of a wide frame is darker, and shown all the same."""
+    write_media(tmp_path / "wide.mp4", seconds=2.0, size=(160, 90))
+    (look, *_) = service.locate_in_video(tmp_path / "wide.mp4")
+    assert look.picture.shape == look.overlay.shape
+    assert look.picture.shape[1] / look.picture.shape[0] == pytest.approx(160 / 90, abs=0.02)
+    margin = look.picture.shape[1] // 8
+    assert (look.overlay[:, :margin] <= look.picture[:, :margin]).all()
+
+
+def test_a_video_with_the_map_over_it(service, films, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        opened = av.open
+        patch.setattr(av, "open", lambda file, mode="r", **how: opened(file, mode, **how) if mode == "w" else 1 / 0)
+        content = service.video_with_map(films[0])  # decoded elsewhere, encoded here
+    assert 'src="data:video/mp4;base64,' in film_html(content)
+    with av.open(io.BytesIO(content)) as container:
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+        assert len(container.streams.audio) == 1
+        assert container.duration / av.time_base == pytest.approx(service.embedder.seconds, abs=0.3)
+    plain = decode(films[0], frames=1).frames[0].permute(1, 2, 0).numpy()
+    assert frames[0].shape[0] == frames[0].shape[1]
+    assert np.abs(np.diff(frames[0].astype(float), axis=2)).mean() > np.abs(np.diff(plain.astype(float), axis=2)).mean()
+    write_media(tmp_path / "mute.mp4", seconds=1.0, audio=False)
+    with pytest.raises(MediaError, match="needs pictures and half a second of sound"):
+        service.video_with_map(tmp_path / "mute.mp4")
+    assert not list(Path(tempfile.gettempdir()).glob("*/located.mp4"))
 
 
 def test_heat_map_of_a_sound_in_a_picture_follows_the_sound(service, films, tmp_path):
@@ -162,10 +194,10 @@ def test_a_model_of_real_videos_needs_an_index(service, tmp_path):
 
 def test_examples(service, tmp_path):
     found = write_examples(service.index, tmp_path, largest=10**6)
-    assert len(found.sounds) == len(found.pictures) == len(found.films) == 4
-    assert service.search("audio", found.sounds[0])
-    assert service.search("image", found.pictures[0])
-    assert not write_examples(service.index, tmp_path, largest=10).films
+    assert len(found["audio"]) == len(found["image"]) == len(found["video"]) == 4
+    assert service.search("audio", found["audio"][0])
+    assert service.search("image", found["image"][0])
+    assert not write_examples(service.index, tmp_path, largest=10)["video"]
 
 
 def test_examples_of_a_collection_whose_files_are_gone(run, tmp_path, service):
@@ -174,7 +206,7 @@ def test_examples_of_a_collection_whose_files_are_gone(run, tmp_path, service):
     vector = np.eye(model.width, dtype=np.float32)[0]
     index.add([Entry(Clip("a", "a.mp4", tmp_path / "a.mp4", 0.0, 1.0), {"audio": vector})], made_by=model.digest)
     found = write_examples(index, tmp_path, largest=10**6)
-    assert (found.sounds, found.pictures, found.films) == ([], [], [])
+    assert (found["audio"], found["image"], found["video"]) == ([], [], [])
 
 
 def made_index(run, folder, entries):
@@ -189,9 +221,9 @@ def test_examples_of_pictures_alone(run, tmp_path):
     picture = np.zeros((20, 30, 3), np.uint8)
     entries = [Entry(Clip(f"{i}", "same.png", tmp_path / f"{i}.png"), picture=picture + i) for i in range(5)]
     found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
-    assert (found.sounds, found.films) == ([], [])
-    assert len(set(found.pictures)) == 4
-    assert sorted(round(np.asarray(Image.open(p)).mean()) for p in found.pictures) == [0, 1, 2, 3]
+    assert (found["audio"], found["video"]) == ([], [])
+    assert len(set(found["image"])) == 4
+    assert sorted(round(np.asarray(Image.open(p)).mean()) for p in found["image"]) == [0, 1, 2, 3]
 
 
 def test_examples_take_every_source_first(run, films, tmp_path):
@@ -201,14 +233,14 @@ def test_examples_take_every_source_first(run, films, tmp_path):
         Entry(Clip(f"{film.stem}@{start}", film.name, film, start, 0.55), picture=picture) for film, start in spans
     ]
     found = write_examples(made_index(run, tmp_path / "index", entries), tmp_path / "examples", largest=10**6)
-    assert found.films == films[:2]
-    assert [p.stem for p in found.sounds] == [
+    assert found["video"] == films[:2]
+    assert [p.stem for p in found["audio"]] == [
         films[0].stem,
         films[1].stem,
         f"{films[0].stem}-0.1s",
         f"{films[0].stem}-0.2s",
     ]
-    assert len({p.read_bytes() for p in found.sounds}) == 4
+    assert len({p.read_bytes() for p in found["audio"]}) == 4
 
 
 def test_cards_escape_what_they_are_given():
@@ -261,7 +293,7 @@ def test_clips_without_sound_and_few_at_once(service, run, tmp_path, monkeypatch
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://page") as client:
             return await asyncio.gather(*(client.get("/clip/sound?id=a") for _ in range(6)))
 
-    monkeypatch.setattr("equiav.web.clips.sound_of", slow)
+    monkeypatch.setattr("equiav.web.api.sound_of", slow)
     with ThreadPoolExecutor() as thread:  # in this thread a browser of other tests may keep a loop running
         answers = thread.submit(lambda: asyncio.run(ask_often())).result()
     assert [answer.status_code for answer in answers] == [404] * 6
@@ -279,7 +311,7 @@ def test_the_map_is_drawn_once_per_state(run, tmp_path, monkeypatch):
     entries = [Entry(Clip(f"{i}", "a.png")) for i in range(3)]
     index = made_index(run, tmp_path / "index", entries)
     drawn = []
-    monkeypatch.setattr("equiav.web.map.map_html", lambda index: drawn.append(len(index)) or str(len(index)))
+    monkeypatch.setattr("equiav.web.views.map_html", lambda index: drawn.append(len(index)) or str(len(index)))
     seen = Map(index)
     assert [seen.html(), seen.html()] == ["3", "3"]
     index.remove(["1"])

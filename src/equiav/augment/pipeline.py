@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -103,6 +104,11 @@ class Pipeline:
         still = PipelineDraw({other: neutral(part, batch) for other, part in self.parts.items()})
         return still.with_part(name, _with_chance(self.parts[name], 1.0).sample(batch, rng))
 
+    def without(self, names: Sequence[str]) -> Pipeline:
+        """The same slots, with some parts never on."""
+        parts = {name: _with_chance(part, 0.0) if name in names else part for name, part in self.parts.items()}
+        return replace(self, parts=parts)
+
     def encode(self, draws: PipelineDraw) -> Float[Tensor, "batch d_t"]:
         """The vectors t of the draws."""
         return torch.cat([self.parts[name].encode(draws[name]) for name in self.layout], dim=1)
@@ -138,8 +144,12 @@ def visual_pipeline(
     crop_aspect: Range = (3 / 4, 4 / 3),
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1),
     blur_sigma: Range = (0.1, 2.0),
+    off: Sequence[str] = (),
 ) -> Pipeline:
-    """Crop, jitter, blur, flip, greyscale, in this order; 18 slots; pictures in [0, 1]."""
+    """Crop, jitter, blur, flip, greyscale, in this order; 18 slots; pictures in [0, 1].
+
+    Parts named in `off` change no input and keep their default in every vector.
+    """
     parts: dict[str, Augmentation] = {
         "crop": RandomResizedCrop(crop_area, crop_aspect),
         "jitter": ColorJitter(jitter),
@@ -147,7 +157,7 @@ def visual_pipeline(
         "flip": HorizontalFlip(),
         "grey": Greyscale(),
     }
-    return Pipeline(parts, layout=tuple(parts))
+    return Pipeline(parts, layout=tuple(parts)).without(off)
 
 
 def audio_pipeline(
@@ -158,10 +168,11 @@ def audio_pipeline(
     blur_sigma: Range = (0.1, 2.0),
     mask_time: float = 192 / 1024,
     mask_frequency: float = 48 / 128,
+    off: Sequence[str] = (),
 ) -> Pipeline:
     """Shift, SpecAugment, crop, jitter, blur, flip, in this order; 24 slots; standardised (B, 1, T, F).
 
-    Shifting comes before masking, so that the vector's mask is where the mask is.
+    Shifting comes before masking, so that the vector's mask is where the mask is. `off` is that of `visual_pipeline`.
     """
     parts: dict[str, Augmentation] = {
         "shift": TimeShift(),
@@ -171,4 +182,4 @@ def audio_pipeline(
         "blur": GaussianBlur(blur_sigma),
         "flip": HorizontalFlip(axis=2),
     }
-    return Pipeline(parts, layout=("specaugment", "shift", "crop", "jitter", "blur", "flip"))
+    return Pipeline(parts, layout=("specaugment", "shift", "crop", "jitter", "blur", "flip")).without(off)

@@ -30,6 +30,7 @@ from equiav.data.paired import (
 from equiav.data.prepare import Summary, merge, prepare
 from equiav.data.readers import PUBLISHED, read_published, read_retrieval_list, select
 from equiav.data.readers.files import Coverage, read_vocabulary
+from equiav.data.remote import is_address, prepared_folder
 from equiav.data.shards import (
     INDEX,
     MANIFEST,
@@ -86,6 +87,7 @@ __all__ = [
     "find_sources",
     "flac",
     "hold_out",
+    "is_address",
     "key_of",
     "labels_of",
     "loudest",
@@ -93,6 +95,7 @@ __all__ = [
     "multi_hot",
     "open_files",
     "prepare",
+    "prepared_folder",
     "read_cavmae",
     "read_classes",
     "read_flac",

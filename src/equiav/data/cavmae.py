@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +38,9 @@ def read_cavmae(path: Path, *, root: Path | None = None) -> list[Clip]:
         name = str(record["video_id"])
         try:
             boxes = tuple((float(a), float(b), float(c), float(d)) for a, b, c, d in record.get("boxes") or ())
-        except (TypeError, ValueError) as error:
+            if not all(math.isfinite(x) for box in boxes for x in box):
+                raise ValueError("not all are numbers")
+        except (TypeError, ValueError, OverflowError) as error:
             raise DataError(f"{path}: {name}: boxes are lists of x0, y0, x1, y1 ({error})") from error
         labels = tuple(label for label in str(record["labels"]).split(",") if label)
         wav, frames = base / str(record["wav"]), base / str(record["video_path"])
@@ -58,6 +62,8 @@ def read_weights(path: Path, *, clips: int) -> Float[Tensor, " n"]:
         raise DataError(f"{path}: not a file of one number per line ({error})") from error
     if len(values) != clips:
         raise DataError(f"{path}: {len(values)} weights for {clips} clips")
+    if not all(0 <= value < math.inf for value in values) or not any(values):
+        raise DataError(f"{path}: weights are at least 0, finite, and not all 0")
     return torch.tensor(values, dtype=torch.float64)
 
 
@@ -97,7 +103,7 @@ class CavMaeDataset(Dataset):
         """Some modalities; only their files are read."""
         entry, inputs = self.entries[index], {}
         if AUDIO in modalities:
-            if entry.path is None or not entry.path.is_file():
+            if entry.path is None or not os.path.isfile(entry.path):  # noqa: PTH113 - names may be too long for a Path
                 raise DataError(f"{entry.id}: its audio {entry.path} is missing")
             waveform = decode(entry.path, sample_rate=self.sample_rate, seconds=self.seconds).waveform
             if waveform is None:

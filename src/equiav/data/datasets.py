@@ -151,8 +151,13 @@ class WorldDataset(Dataset):
 
     def sample(self, index: int, frame: int) -> Sample:
         """The clip's audio and its frame number `frame`."""
+        return self.part(index, frame, (AUDIO, VISUAL))
+
+    def part(self, index: int, frame: int, modalities: Sequence[Modality]) -> Sample:
+        """Without turning audio that is not wanted into floats."""
         audio, frames = self.media(index)
-        return Sample(self._name(index), {AUDIO: audio.float() / 32768, VISUAL: frames[frame]})
+        made = {m: audio.float() / 32768 if m == AUDIO else frames[frame] for m in modalities}
+        return Sample(self._name(index), made)
 
     def boxes(self, index: int, frame: int) -> Float[Tensor, "boxes 4"]:
         """Where the sounding objects are in one frame; they move. None where another scene is heard."""

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
@@ -33,6 +34,8 @@ KINDS = {AUDIO: "audio", VISUAL: "image"}  # what a manifest calls them
 COLUMNS = ("path", "kind", "class", "split", "source")
 HELD_OUT_FOLDS = {"ESC-50": 4, "UrbanSound8K": 3}
 HELD_OUT_SHARE = 0.1
+MOST_BYTES = 512 << 20  # of a file: packed tars may hold what no memory does
+EXPANDED = 100  # times its own size, and one such file, that a compressed tar may hold
 LIMITS = Limits(seconds=3600.0)  # each recording is decoded whole before its loudest stretch is taken
 
 
@@ -88,17 +91,21 @@ def open_files(root: Path) -> Iterator[Callable[[str], bytes]]:
 
     Of a tar nothing is written to disk.
     """
-    files: dict[PurePosixPath, Callable[[], bytes]]
+    files: dict[PurePosixPath, tuple[int, Callable[[], bytes]]]  # how long each is, and how it is read
 
     def read(path: str) -> bytes:
         place = top / path
         if place not in files:
             what = f"holds no {MANIFEST}" if path == MANIFEST else f"its manifest lists {path}, which is missing"
             raise DataError(f"{root}: {what}")
-        return files[place]()
+        size, content = files[place]
+        if size > MOST_BYTES:
+            raise DataError(f"{root}: {path} is larger than the {MOST_BYTES >> 20} MB that are read")
+        return content()
 
     if root.is_dir():
-        files = {PurePosixPath(p.relative_to(root).as_posix()): p.read_bytes for p in root.rglob("*") if p.is_file()}
+        found = ((p.relative_to(root), p) for p in root.rglob("*") if p.is_file())
+        files = {PurePosixPath(name.as_posix()): (p.stat().st_size, p.read_bytes) for name, p in found}
         manifests = sorted(
             (p for p in files if p.name == MANIFEST and len(p.parts) < 3), key=lambda p: (len(p.parts), p)
         )
@@ -109,14 +116,19 @@ def open_files(root: Path) -> Iterator[Callable[[str], bytes]]:
         raise DataError(f"{root}: no such tar or folder")
     try:
         with tarfile.open(root) as tar:
-            members = [m for m in tar.getmembers() if m.isfile()]
-            files = {
-                PurePosixPath(m.name): partial(lambda m: cast(IO[bytes], tar.extractfile(m)).read(), m) for m in members
-            }
+            content = lambda m: cast(IO[bytes], tar.extractfile(m)).read()  # noqa: E731
+            files, total, most = {}, 0, EXPANDED * root.stat().st_size + MOST_BYTES
+            for m in tar:  # one after another: what a header claims is looked at before it is read
+                total += m.size
+                if total > most:
+                    raise DataError(f"{root}: {root.stat().st_size} bytes that would become {total} or more; not read")
+                if m.isfile():
+                    files[PurePosixPath(m.name)] = m.size, partial(content, m)
             top = next((path.parent for path in files if path.name == MANIFEST), PurePosixPath())
             yield read
-    except (tarfile.TarError, EOFError) as error:
-        raise DataError(f"{root}: not a readable tar ({error})") from error
+    except (tarfile.TarError, EOFError, OSError, zlib.error, LZMAError) as error:
+        # What it says of every compression that it tried takes several lines.
+        raise DataError(f"{root}: not a readable tar ({(str(error).splitlines() or [''])[0].rstrip(':')})") from error
 
 
 def read_manifest(text: bytes, root: Path) -> list[Clip]:

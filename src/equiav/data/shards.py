@@ -29,6 +29,7 @@ from PIL import Image
 from torch import Tensor
 
 from equiav.data.datasets import Dataset
+from equiav.data.remote import RemoteFolder, cache_bytes, is_address, open_remote, prepared_folder
 from equiav.errors import DataError, MediaError
 from equiav.io import Progress, replacing, sha256
 from equiav.media import Limits, read_image
@@ -313,8 +314,9 @@ def read_skipped(folder: Path) -> Iterator[tuple[str, str, str]]:
             yield uncelled(row["source"]), row["start"], uncelled(row["reason"])
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
-    """What meta.json says; its presence means that the folder is complete."""
+def read_meta(folder: Path | str) -> dict[str, Any]:
+    """What meta.json says; its presence means that the folder, which may be an address, is complete."""
+    folder = prepared_folder(folder)
     try:
         meta = json.loads((folder / META).read_bytes())
         if not isinstance(meta, dict) or meta.get("format") != VERSION:
@@ -432,23 +434,26 @@ class ShardDataset(Dataset):
     """The clips of one split of a prepared folder (None: of all), by number; safe to share with worker processes.
 
     Frames are stored whole and given as squares of `size` pixels: scaled so that the short side fits, then the
-    middle. `modalities` are those that every clip must have and that its samples hold; without it all clips are there,
-    with what they have: of a folder prepared with `partial`, some lack one. Damage is an error that names the shard
-    and the clip: each member is compared with its CRC-32 when it is read.
+    middle. `folder` may be an address (see `equiav.data.remote`). `modalities` are those that every clip must have and
+    that its samples hold; without it all clips are there, with what they have: of a folder prepared with `partial`,
+    some lack one. Damage is an error that names the shard and the clip: each member is compared with its CRC-32 when
+    it is read.
     """
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | str,
         split: Split | None,
         *,
         size: int = 224,
         modalities: Sequence[Modality] | None = None,
         verify: bool = True,
     ) -> None:
-        self.folder, self.split, self.size, self._required = folder, split, size, modalities
-        self.meta = read_meta(folder)
-        self.index = PreparedIndex(folder, verify=verify)
+        self._remote = open_remote(str(folder)) if is_address(folder) else None
+        self._place, self.folder = folder, prepared_folder(folder)
+        self.split, self.size, self._required = split, size, modalities
+        self.meta = read_meta(self.folder)
+        self.index = PreparedIndex(self.folder, verify=verify)
         prepared = tuple(VISUAL if name == "video" else AUDIO for name in self.meta["modalities"])
         self.modalities = prepared if modalities is None else tuple(modalities)
         self.frames = int(self.meta["frames"]) if VISUAL in self.modalities else 0
@@ -465,11 +470,16 @@ class ShardDataset(Dataset):
             raise DataError(f"{folder}: no clip for {split or 'any use'} has {' and '.join(self.modalities)}")
         self.rows = np.flatnonzero(chosen)
         self._files: OrderedDict[int, int] = OrderedDict()
+        self._kept = 0  # clips of an address up to this row stay here: a bound that needs no bookkeeping
+        if self._remote is not None:
+            first, second, last = (self.index.members[:, k, :2] for k in (0, 1, -1))
+            lengths = last.sum(axis=1) - np.where(first[:, 1] > 0, first[:, 0], second[:, 0])
+            self._kept = int(np.searchsorted(lengths.cumsum(), cache_bytes(), side="right"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process maps the index and opens the shards by itself.
         again = partial(ShardDataset, size=self.size, modalities=self._required, verify=False)
-        return (again, (self.folder, self.split))
+        return (again, (self._place, self.split))
 
     def __del__(self) -> None:
         for descriptor in getattr(self, "_files", {}).values():
@@ -549,7 +559,7 @@ class ShardDataset(Dataset):
         """The dataset itself; where clips lack a modality, for each modality those that have it."""
         if self.one_to_one:
             return super().sides()
-        again = partial(ShardDataset, self.folder, self.split, size=self.size, verify=False)
+        again = partial(ShardDataset, self._place, self.split, size=self.size, verify=False)
         return {m: again(modalities=(m,)) for m in self.modalities}
 
     def sample(self, index: int, frame: int) -> Sample:
@@ -578,11 +588,26 @@ class ShardDataset(Dataset):
             held = [m for m in (AUDIO, VISUAL) if self.index.holds(m)[row]]
             raise DataError(f"{self.folder}: clip {self.name(index)} holds only {' and '.join(held)}")
         try:
-            content = os.pread(self._file(int(self.index.shard[row])), size, offset)
+            if self._remote is None:
+                content = os.pread(self._file(int(self.index.shard[row])), size, offset)
+            else:
+                content = self._fetched(self._remote, row, offset, size, checksum)
         except (OSError, OverflowError, MemoryError) as error:
             raise self._damaged(index, str(error)) from error
         if len(content) != size or zlib.crc32(content) != checksum:
             raise self._damaged(index, CHANGED)
+        return content
+
+    def _fetched(self, remote: RemoteFolder, row: int, offset: int, size: int, checksum: int) -> bytes:
+        shard, ends = self.index.shards[int(self.index.shard[row])], (offset, offset + size)
+        if row >= self._kept:
+            return remote.read(shard, *ends)
+        used = self.index.members[row][self.index.members[row, :, 1] > 0]
+        clip = int(used[:, 0].min()), int(used[:, :2].sum(axis=1).max())
+        content = remote.read(shard, *ends, clip)
+        if zlib.crc32(content) != checksum:  # the disk may have damaged what was kept
+            remote.forget(shard, clip)
+            content = remote.read(shard, *ends, clip)
         return content
 
     def _file(self, shard: int) -> int:
@@ -596,5 +621,6 @@ class ShardDataset(Dataset):
         return self._files[shard]
 
     def _damaged(self, index: int, reason: str) -> DataError:
-        shard = self.folder / SHARDS / self.index.shards[int(self.index.shard[self._row(index)])]
+        place = Path(self._place) if self._remote is None else self._remote.address
+        shard = f"{place}/{SHARDS}/{self.index.shards[int(self.index.shard[self._row(index)])]}"
         return damaged(f"{shard}: clip {self.name(index)}", reason)

@@ -168,12 +168,15 @@ def localise_video(
     method: Method | None = None,
     limits: Limits | None = None,
     workers: Workers | None = None,
+    seconds: float | None = None,
+    short_side: int | None = None,
     report: Report = silent,
 ) -> float:
     """Writes a video with the map over it and its sound (H.264 and AAC in MP4); returns its length in seconds.
 
     Every moment is compared with the audio around it, as much as the model hears at once; `audio` asks where the audio
     of another file comes from instead, all of which is then looked for at every moment. `workers` decode, if given.
+    `seconds` is how much of the video is written, `short_side` how large; without them all of it, as it is.
     """
     if out.suffix.lower() != ".mp4":
         raise DataError(f"{out}: videos are written as .mp4; name the file so")
@@ -187,6 +190,7 @@ def localise_video(
     own = np.zeros(0, np.int16) if info.audio is None else decoded_in(workers, read_audio, path, **how)
     sound = own if audio is None else decoded_in(workers, read_audio, audio, **how)
     begin, end = info.video
+    end = end if seconds is None else min(end, begin + seconds)
     fps = Fraction(min(info.fps or 25.0, FASTEST)).limit_denominator(1001)
     cuts = [Cut(start, min(CHUNK, end - start)) for start in np.arange(begin, end, CHUNK) if end - start > 1 / fps]
     progress = Progress(len(cuts), report, "seconds of video")
@@ -204,8 +208,8 @@ def localise_video(
     def frames() -> Iterator[NDArray[np.uint8]]:
         for number, cut in enumerate(cuts, 1):
             count = max(1, round(cut.seconds * fps))
-            look = {"cuts": [cut], "info": info, "frames": count, "audio": False, "limits": limits}
-            (piece,) = streamed_in(workers, read_clips, path, **look)
+            look = {"cuts": [cut], "info": info, "frames": count, "short_side": short_side, "audio": False}
+            (piece,) = streamed_in(workers, read_clips, path, limits=limits, **look)
             shown = stacked(piece.frames)
             yield from _overlaid(model, shown, heard(cut.start + cut.seconds / 2), method)
             progress.update(number)

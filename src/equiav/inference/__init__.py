@@ -1,10 +1,16 @@
 """Trained models for use: load_model, Embedder; imports nothing of training."""
 
-from equiav.inference.classifier import LoadedClassifier, load_classifier
-from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError, joint
+from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError, Window, audible, joint
 from equiav.inference.items import Picture, Sound, Video, frames_of, resampled, waveform_of
-from equiav.inference.model import Banks, LoadedModel, from_checkpoint, load_model, with_banks
-from equiav.inference.windows import Window, audible
+from equiav.inference.model import (
+    Banks,
+    LoadedClassifier,
+    LoadedModel,
+    from_checkpoint,
+    load_classifier,
+    load_model,
+    with_banks,
+)
 from equiav.media import PICTURES, excerpt
 
 __all__ = [

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -17,10 +17,9 @@ from torch import Tensor
 
 from equiav.checkpoint import Digest
 from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
-from equiav.inference.items import Picture, Sound, Video, film, frames_of, kind_of, waveform_of
+from equiav.inference.items import Picture, Sound, Vector, Video, film, frames_of, kind_of, waveform_of
 from equiav.inference.model import LoadedModel
 from equiav.inference.text import embed_text
-from equiav.inference.windows import Vector, Window, audible
 from equiav.media import (
     CLIP_SECONDS,
     HOP_SECONDS,
@@ -38,8 +37,10 @@ from equiav.media import (
 )
 from equiav.types import AUDIO, VISUAL
 
-Item = TypeVar("Item")
-Shown = tuple[Tensor | None, Tensor | None]  # what the encoders want of one item: spectrogram (1, T, F), pictures
+SILENCE = 10 ** (-60 / 20)  # peak of full scale, as in `prepare`
+
+Errors = Literal["raise", "collect"]
+Shown = tuple[Tensor | None, Tensor | None]  # of one item: spectrograms (n, 1, T, F), frames (K, 3, H, W)
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,18 @@ class EmbeddingError(EquiAVError):
         self.result = result
 
 
-Errors = Literal["raise", "collect"]
+@dataclass(frozen=True)
+class Window:
+    """A stretch of a file, in seconds, with the unit vectors of its sound and of its pictures; either may be missing.
+
+    `picture` is the one in the middle (H, W, 3), for looking at.
+    """
+
+    start: float
+    end: float
+    audio: Vector | None
+    visual: Vector | None
+    picture: NDArray[np.uint8] | None = None
 
 
 class Embedder:
@@ -100,13 +112,11 @@ class Embedder:
         return self.model.digest
 
     @overload
-    def audio(self, items: Sound, *, sample_rate: int | None = None, start: float = 0.0) -> Vector: ...
+    def audio(self, items: Sound | list[Any], *, sample_rate: int | None = None, start: float = 0.0) -> Vector: ...
     @overload
     def audio(
         self, items: list[Any], *, sample_rate: int | None = None, start: float = 0.0, errors: Literal["collect"]
     ) -> Embedded: ...
-    @overload
-    def audio(self, items: list[Any], *, sample_rate: int | None = None, start: float = 0.0) -> Vector: ...
     def audio(
         self, items: Any, *, sample_rate: int | None = None, start: float = 0.0, errors: Errors = "raise"
     ) -> Vector | Embedded:
@@ -122,16 +132,14 @@ class Embedder:
 
         def read(item: Any) -> Shown:
             wave = waveform_of(item, rate=self.rate, sample_rate=sample_rate, **self._window(start))
-            return self._spectrogram(wave), None
+            return self._spectrograms(wave), None
 
         return self._all(items, read, errors)
 
     @overload
-    def image(self, items: Picture, *, start: float = 0.0) -> Vector: ...
+    def image(self, items: Picture | list[Any], *, start: float = 0.0) -> Vector: ...
     @overload
     def image(self, items: list[Any], *, start: float = 0.0, errors: Literal["collect"]) -> Embedded: ...
-    @overload
-    def image(self, items: list[Any], *, start: float = 0.0) -> Vector: ...
     def image(self, items: Any, *, start: float = 0.0, errors: Errors = "raise") -> Vector | Embedded:
         """Pictures: files, or arrays (H, W, 3) or (3, H, W), uint8 or floats in [0, 1]; or a list of these.
 
@@ -144,11 +152,9 @@ class Embedder:
         return self._all(items, read, errors)
 
     @overload
-    def video(self, items: Video, *, start: float = 0.0) -> Vector: ...
+    def video(self, items: Video | list[Any], *, start: float = 0.0) -> Vector: ...
     @overload
     def video(self, items: list[Any], *, start: float = 0.0, errors: Literal["collect"]) -> Embedded: ...
-    @overload
-    def video(self, items: list[Any], *, start: float = 0.0) -> Vector: ...
     def video(self, items: Any, *, start: float = 0.0, errors: Errors = "raise") -> Vector | Embedded:
         """Sound and pictures together: the direction halfway between `audio` and `image` of the same stretch.
 
@@ -166,7 +172,7 @@ class Embedder:
                 raise ShapeError(f"a video is a path or (frames, waveform, rate), not {kind_of(item)}")
             frames, wave, rate = item
             cut = waveform_of((wave, rate), rate=self.rate, sample_rate=None, **self._window(start))
-            return self._spectrogram(cut), self._square(film(frames))
+            return self._spectrograms(cut), self._square(film(frames))
 
         return self._all(items, read, errors)
 
@@ -188,16 +194,14 @@ class Embedder:
         than that are refused. Silence has no sound vector. Raises MediaError where the file breaks.
         """
         self.check_seconds(seconds)
-        found: list[tuple[Excerpt, Shown]] = []
-        for piece in streamed_in(
+        pieces = streamed_in(
             self.workers, read_windows, Path(path), seconds=seconds or self.seconds, overlap=overlap, rate=self.rate,
             span=span, most=self._most, limits=self.limits,
-        ):  # fmt: skip
-            found.append((piece, self._shown(piece)))
-            if len(found) >= self.batch:
-                yield from self._windows(found)
-                found = []
-        yield from self._windows(found)
+        )  # fmt: skip
+        while batch := list(islice(pieces, self.batch)):
+            for piece, (audio, visual) in zip(batch, self._vectors([self._shown(p) for p in batch]), strict=True):
+                middle = piece.frames[len(piece.frames) // 2] if piece.frames else None
+                yield Window(piece.cut.start, piece.cut.stop, audio, visual, middle)
 
     def excerpt(self, path: Path, *, start: float = 0.0) -> Excerpt:
         """The window of a file that is embedded: the sound and the pictures it has."""
@@ -219,37 +223,31 @@ class Embedder:
         A sound longer than the model hears has the direction of the mean over windows spread evenly across all of it,
         as pictures have that of the mean over frames.
         """
-        pieces = [[] if w is None else [self._spectrogram(piece) for piece in self._pieces(w)] for w, _ in clips]
-        heard = iter(self._heard([piece for some in pieces for piece in some]))
-        sounds = [[z for z in islice(heard, len(some)) if z is not None] for some in pieces]
-        seen = self._seen([None if frames is None else self._square(frames) for _, frames in clips])
-        return [(_mean(some) if some else None, visual) for some, visual in zip(sounds, seen, strict=True)]
-
-    def _pieces(self, wave: Tensor) -> list[Tensor]:
-        """As few windows as cover a sound; what the model hears whole is one."""
-        length = round(self.seconds * self.rate)
-        if len(wave) <= (self._most + ROUNDING) * self.rate:
-            return [wave]
-        starts = np.linspace(0, len(wave) - length, math.ceil(len(wave) / length)).round().astype(int)
-        return [wave[start : start + length] for start in starts]
-
-    def _windows(self, found: Sequence[tuple[Excerpt, Shown]]) -> Iterator[Window]:
-        heard, seen = self._heard([s[0] for _, s in found]), self._seen([s[1] for _, s in found])
-        for (piece, _), audio, visual in zip(found, heard, seen, strict=True):
-            middle = piece.frames[len(piece.frames) // 2] if piece.frames else None
-            yield Window(piece.cut.start, piece.cut.stop, audio, visual, middle)
+        return self._vectors(
+            [
+                (None if wave is None else self._spectrograms(wave), None if frames is None else self._square(frames))
+                for wave, frames in clips
+            ]
+        )
 
     def _all(self, items: Any, read: Callable[[Any], Shown], errors: Errors) -> Vector | Embedded:
         """One vector for one item; for a list every item is tried before anything is said about the bad ones."""
         if not isinstance(items, list):
-            return next(self._joined([read(items)]))
+            return self._joined([read(items)])[0]
         bad: list[ItemError] = []
         rows: list[int] = []
         vectors: list[Vector] = []
         for start in range(0, len(items), self.batch):
-            shown = list(_readable(items, range(start, min(start + self.batch, len(items))), read, bad))
-            rows += [row for row, _ in shown]
-            vectors += self._joined([parts for _, parts in shown])
+            shown = []
+            for row, item in enumerate(items[start : start + self.batch], start):
+                try:
+                    shown.append(read(item))
+                    rows.append(row)
+                except EquiAVError as error:
+                    named = isinstance(item, str | Path)
+                    name, reason = (str(item), str(error)) if named else (f"item {row}", f"item {row}: {error}")
+                    bad.append(ItemError(row, name, reason))
+            vectors += self._joined(shown)
         stack = np.stack(vectors) if vectors else np.zeros((0, self.model.width), np.float32)
         result = Embedded(stack, tuple(rows), tuple(bad))
         if errors == "collect":
@@ -258,75 +256,64 @@ class Embedder:
             raise EmbeddingError(result)
         return result.vectors
 
-    def _joined(self, shown: Sequence[Shown]) -> Iterator[Vector]:
-        """Per item the direction of the sum of what it has."""
-        for audio, visual in zip(self._heard([s[0] for s in shown]), self._seen([s[1] for s in shown]), strict=True):
-            yield _mean([part for part in (audio, visual) if part is not None])
-
     def _shown(self, piece: Excerpt) -> Shown:
-        heard = seen = None
-        if piece.waveform is not None and audible(piece.waveform, self.rate):
-            heard = self._spectrogram(torch.from_numpy(piece.waveform.astype(np.float32) / 32768))
-        if piece.frames:
-            seen = self._square(stacked(piece.frames))
-        return heard, seen
+        heard = piece.waveform if audible(piece.waveform, self.rate) else None
+        return (
+            None if heard is None else self._spectrograms(torch.from_numpy(heard.astype(np.float32) / 32768)),
+            self._square(stacked(piece.frames)) if piece.frames else None,
+        )
 
-    def _spectrogram(self, wave: Tensor) -> Tensor:
-        # Alone and on the processor: beside longer sounds its mean would be summed in another order, which shows in
-        # the logarithms of quiet bands.
-        spectrogram = self._inputs[AUDIO].prepare(wave[None])[0]
-        if not bool(spectrogram.isfinite().all()):
+    def _spectrograms(self, wave: Tensor) -> Tensor:
+        """(n, 1, T, F): as few windows as cover a waveform; what the model hears whole is one."""
+        length, pieces = round(self.seconds * self.rate), [wave]
+        if len(wave) > (self._most + ROUNDING) * self.rate:
+            starts = np.linspace(0, len(wave) - length, math.ceil(len(wave) / length)).round().astype(int)
+            pieces = [wave[start : start + length] for start in starts]
+        # Each alone and on the processor: beside longer sounds its mean would be summed in another order, which shows
+        # in the logarithms of quiet bands.
+        found = torch.cat([self._inputs[AUDIO].prepare(piece[None]) for piece in pieces])
+        if not bool(found.isfinite().all()):
             raise ShapeError(f"a waveform of values up to {float(wave.abs().max()):.3g} is too extreme to embed")
-        return spectrogram
+        return found
 
     def _square(self, frames: Tensor) -> Tensor:
         return square(frames, self.model.config.visual.size)
 
-    def _heard(self, spectrograms: Sequence[Tensor | None]) -> list[Vector | None]:
-        stacks = [None if x is None else x[None] for x in spectrograms]
-        return [
-            None if z is None else z[0]
-            for z in self._embedded(stacks, lambda x: self.model.embed(AUDIO, self._inputs[AUDIO].finish(x)))
-        ]
+    def _joined(self, shown: Sequence[Shown]) -> list[Vector]:
+        """Per item the direction of the sum of what it has."""
+        return [joint(*(part for part in parts if part is not None)) for parts in self._vectors(shown)]
 
-    def _seen(self, films: Sequence[Tensor | None]) -> list[Vector | None]:
-        transform = self._inputs[VISUAL]
-        found = self._embedded(films, lambda x: self.model.embed(VISUAL, transform.finish(transform.prepare(x))))
-        return [None if z is None else joint(*z) for z in found]
-
-    def _embedded(self, stacks: Sequence[Tensor | None], embed: Callable[[Tensor], Tensor]) -> list[Vector | None]:
-        """Unit vectors of stacks of inputs, batched across stacks; None stays None."""
-        there = [x for x in stacks if x is not None]
-        if not there:
-            return [None] * len(stacks)
-        portions = torch.split(torch.cat(there), self.batch)
-        rows = torch.cat([F.normalize(embed(x.to(self.model.device)).float(), dim=1).cpu() for x in portions])
-        if not bool(rows.isfinite().all()):
-            raise DataError("the model gives vectors that are not finite; its weights may be damaged")
-        parts = iter(torch.split(rows, [len(x) for x in there]))
-        return [None if x is None else next(parts).numpy() for x in stacks]
+    def _vectors(self, shown: Sequence[Shown]) -> list[tuple[Vector | None, Vector | None]]:
+        """Sound and picture vectors of items, batched across them; that of several inputs is the mean direction."""
+        found: list[list[Vector | None]] = []
+        for place, modality in enumerate((AUDIO, VISUAL)):
+            stacks, transform = [parts[place] for parts in shown], self._inputs[modality]
+            there = [x for x in stacks if x is not None]
+            rows = []
+            for x in torch.split(torch.cat(there), self.batch) if there else ():
+                x = x.to(self.model.device)
+                inputs = transform.prepare(x) if modality == VISUAL else x  # spectrograms are there already
+                z = self.model.embed(modality, transform.finish(inputs))
+                rows.append(F.normalize(z.float(), dim=1).cpu())
+            if not all(bool(z.isfinite().all()) for z in rows):
+                raise DataError("the model gives vectors that are not finite; its weights may be damaged")
+            parts = iter(torch.split(torch.cat(rows), [len(x) for x in there]) if there else ())
+            found.append([None if x is None else joint(*next(parts).numpy()) for x in stacks])
+        return list(zip(*found, strict=True))
 
 
-def joint(*vectors: NDArray[np.float32]) -> Vector:
+def audible(sound: NDArray[np.int16] | None, rate: int) -> bool:
+    """Is there sound enough to embed: half a second that is not silence?"""
+    if sound is None or len(sound) < LEAST_SECONDS * rate:
+        return False
+    wave = sound.astype(np.float32) / 32768
+    return float(np.abs(wave - wave.mean()).max()) >= SILENCE
+
+
+def joint(*vectors: Vector) -> Vector:
     """The direction of the mean of unit vectors."""
+    if len(vectors) == 1:
+        return vectors[0]
     total = np.sum(np.stack(vectors).astype(np.float64), axis=0)
     unit: Vector = (total / max(float(np.linalg.norm(total)), 1e-12)).astype(np.float32)
     return unit
-
-
-def _mean(vectors: Sequence[Vector]) -> Vector:
-    return vectors[0] if len(vectors) == 1 else joint(*vectors)
-
-
-def _readable(
-    items: Sequence[Any], rows: Iterable[int], read: Callable[[Any], Shown], bad: list[ItemError]
-) -> Iterator[tuple[int, Shown]]:
-    """What could be read of some items; the others are noted in `bad`."""
-    for row in rows:
-        try:
-            yield row, read(items[row])
-        except EquiAVError as error:
-            item = items[row]
-            name = str(item) if isinstance(item, str | Path) else f"item {row}"
-            reason = str(error) if isinstance(item, str | Path) else f"{name}: {error}"
-            bad.append(ItemError(row, name, reason))

@@ -27,6 +27,7 @@ from equiav.media import (
     stacked,
 )
 
+Vector: TypeAlias = NDArray[np.float32]
 Array: TypeAlias = NDArray[Any] | Tensor
 Sound: TypeAlias = str | Path | Array | tuple[Array, int]
 Picture: TypeAlias = str | Path | Array

@@ -1,9 +1,9 @@
-"""A trained model with its recipe and its banks: loading, and the digest that tells one from another."""
+"""Trained models and classifiers with their recipes: loading, and the digest that tells one from another."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equiav.build import build_bank, build_inputs, build_model
+from equiav.build import build_bank, build_classifier, build_inputs, build_model
 from equiav.checkpoint import Checkpoint, Digest, load_checkpoint, model_digest
 from equiav.config import Config
 from equiav.errors import CheckpointError, EquiAVError, WeightsError
 from equiav.media import Inputs, square
-from equiav.models import EmbeddingModel, load_fitting
+from equiav.models import ClassifierModel, EmbeddingModel, load_fitting
 from equiav.types import VISUAL, Modality
 
 Banks = Mapping[Modality, Tensor]
@@ -92,7 +92,10 @@ def load_model(path: str | Path, device: str = "cpu", *, shared_space: bool = Tr
 
 def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> LoadedModel:
     """The model of a checkpoint already read; `path` is for messages."""
-    _check_device(device)
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # whichever the build of torch prefers
+        raise EquiAVError(f"device {device!r}: this machine, or this build of torch, has none; try cpu") from error
     try:
         model = load_fitting(lambda: build_model(checkpoint.config), checkpoint.weights, str(path))
     except WeightsError as error:
@@ -103,8 +106,36 @@ def from_checkpoint(checkpoint: Checkpoint, path: Path, device: str = "cpu") -> 
     return LoadedModel(model.to(device).eval(), checkpoint.config, banks, checkpoint.meta)
 
 
-def _check_device(device: str) -> None:
+@dataclass(frozen=True)
+class LoadedClassifier:
+    """A classifier in evaluation mode, with its recipe and the names of its classes."""
+
+    model: ClassifierModel
+    config: Config
+    classes: tuple[str, ...]
+    meta: dict[str, Any]
+
+    @property
+    def single(self) -> bool:
+        """Whether it was trained to choose one class a clip (cross-entropy)."""
+        return self.config.finetune is not None and self.config.finetune.loss == "ce"
+
+    def named(self, classes: tuple[str, ...]) -> LoadedClassifier:
+        """The same with other names of its classes."""
+        if len(classes) != len(self.classes):
+            raise CheckpointError(f"{len(classes)} names were given for a classifier of {len(self.classes)} classes")
+        return replace(self, classes=classes)
+
+
+def load_classifier(path: str | Path, device: str = "cpu") -> LoadedClassifier:
+    """Loads a fine-tuned checkpoint (of a run: the weights that validation chose)."""
+    checkpoint = load_checkpoint(Path(path))
+    if checkpoint.config.classifier is None:
+        raise CheckpointError(f"{path}: holds no classifier; fine-tune it first (equiav finetune)")
     try:
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # whichever the build of torch prefers
-        raise EquiAVError(f"device {device!r}: this machine, or this build of torch, has none; try cpu") from error
+        model = load_fitting(lambda: build_classifier(checkpoint.config), checkpoint.weights, str(path))
+    except WeightsError as error:
+        raise CheckpointError(str(error)) from error
+    # Imported classifiers do not say what their classes are called.
+    classes = tuple(checkpoint.meta.get("classes", (f"class {i}" for i in range(model.classes))))
+    return LoadedClassifier(model.to(device).eval(), checkpoint.config, classes, checkpoint.meta)

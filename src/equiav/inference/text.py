@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equiav.errors import DataError, ShapeError
+from equiav.inference.items import Vector
 from equiav.inference.model import LoadedModel
-from equiav.inference.windows import Vector
 from equiav.text import TEXT, TextInput
 
 NO_TEXT = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -71,14 +72,21 @@ class Watch:
 
 @contextlib.contextmanager
 def refusing(path: Path, what: str, act: str = "decoded") -> Iterator[None]:
-    """What FFmpeg raises inside becomes a MediaError: `what`, and the first line of what it says."""
+    """What FFmpeg raises inside becomes a MediaError: `what`, with the first line of what it says put in."""
     try:
         yield
     except MemoryError as error:
         raise MediaError(path, f"cannot be {act} within the memory allowed") from error
     except BROKEN as error:
         lines = str(getattr(error, "strerror", None) or error).splitlines()
-        raise MediaError(path, f"{what} ({lines[0] if lines else type(error).__name__})") from error
+        raise MediaError(path, what.format(lines[0] if lines else type(error).__name__)) from error
+
+
+def check_regular(path: Path, name: Path | None = None) -> None:
+    """Refuses what is no regular file: reading a pipe or a device may never end."""
+    # Of os.path, for which a name that no file can have is none, not an error.
+    if not os.path.isfile(path):  # noqa: PTH113
+        raise MediaError(name or path, "not a regular file" if os.path.exists(path) else "no such file")  # noqa: PTH110
 
 
 def open_container(path: Path, limits: Limits, content: bytes | None = None) -> Any:
@@ -92,11 +100,10 @@ def open_container(path: Path, limits: Limits, content: bytes | None = None) -> 
         "pattern_type": "none",
         "max_pixels": str(limits.pixels),
     }
-    with refusing(path, "cannot be opened as media", "opened"):
+    with refusing(path, "cannot be opened as media ({})", "opened"):
         beginning = (content or b"")[:HEADER_BYTES]
         if content is None:
-            if not path.is_file():
-                raise MediaError(path, "not a regular file" if path.exists() else "no such file")
+            check_regular(path)
             with path.open("rb") as file:
                 beginning = file.read(HEADER_BYTES)
         if PLAYLIST_TEXT.search(beginning):
@@ -169,8 +176,8 @@ def read_image(
     `upright` turns it as its EXIF data say. Its size is checked before it is decoded. `name` is what errors speak of.
     """
     path = name or (source if isinstance(source, Path) else Path("image in memory"))
-    if isinstance(source, Path) and not source.is_file():
-        raise MediaError(path, "not a regular file" if source.exists() else "no such file")
+    if isinstance(source, Path):
+        check_regular(source, path)
     try:
         with Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=formats) as opened:
             check_size(path, opened.width, opened.height, limits or Limits())

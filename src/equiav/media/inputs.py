@@ -62,13 +62,16 @@ def square(frames: UInt8[Tensor, "n 3 h w"], side: int) -> UInt8[Tensor, "n 3 si
     height, width = frames.shape[2:]
     scale = side / min(height, width)
     size = (max(side, round(height * scale)), max(side, round(width * scale)))
-    if size != (height, width):
-        # Large ones channel by channel: the same in a third of the memory.
-        parts = torch.split(frames, 1, dim=1) if frames[0].numel() > LARGE else (frames,)
-        resized = [F.interpolate(part.float(), size=size, mode="bicubic", antialias=True) for part in parts]
-        frames = torch.cat(resized, dim=1).round().clamp(0, 255).to(torch.uint8)
     top, left = (size[0] - side) // 2, (size[1] - side) // 2
-    return frames[..., top : top + side, left : left + side]
+    if size == (height, width):
+        return frames[..., top : top + side, left : left + side]
+    # Large ones channel by channel: the same in a third of the memory.
+    parts = torch.split(frames, 1, dim=1) if frames[0].numel() > LARGE else (frames,)
+    # Across first, as torch does it, and down only the columns that are kept.
+    across = (F.interpolate(p.float(), size=(height, size[1]), mode="bicubic", antialias=True) for p in parts)
+    kept = (x[..., left : left + side].contiguous() for x in across)
+    resized = [F.interpolate(x, size=(size[0], side), mode="bicubic", antialias=True) for x in kept]
+    return torch.cat(resized, dim=1)[..., top : top + side, :].round().clamp(0, 255).to(torch.uint8)
 
 
 def to_float(frames: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
@@ -114,9 +117,14 @@ class SpectrogramInput:
     std: float
 
     def prepare(
-        self, raw: Float[Tensor, "n samples"], lengths: Int[Tensor, " n"] | None = None
+        self, raw: Float[Tensor, "n ..."], lengths: Int[Tensor, " n"] | None = None
     ) -> Float[Tensor, "n 1 t f"]:
-        """Standardised spectrograms; a waveform shorter than one window of the filter bank is refused."""
+        """Standardised spectrograms; a waveform shorter than one window of the filter bank is refused.
+
+        What is a spectrogram already (kept from an earlier epoch) stays as it is.
+        """
+        if raw.ndim == 4:
+            return raw
         window = self.filter_bank.window
         if raw.shape[1] < window or (lengths is not None and bool((lengths < window).any())):
             short = 0 if lengths is None else int((lengths < window).nonzero()[0])

@@ -62,45 +62,41 @@ class FilterBank:
             raise ShapeError(f"waveforms must be (N, samples), got {tuple(waveforms.shape)}")
         if lengths is None:
             lengths = torch.full((len(waveforms),), waveforms.shape[1], device=waveforms.device)
-        if len(lengths) and int(lengths.min()) < self.window:
+        if not len(waveforms):
+            return waveforms.new_empty(0, self.frames, self.bins)
+        if int(lengths.min()) < self.window:
             raise ShapeError(f"a waveform of {int(lengths.min())} samples is shorter than a window of {self.window}")
-        used = self.window + self.hop * (self.frames - 1)
         # The mean is that of the whole sound, also of the part that is cut off.
-        waveforms = _remove_mean(waveforms, lengths)[:, :used]
-        energies = self._in_chunks(waveforms)
-        keep = torch.arange(energies.shape[1], device=waveforms.device) < self.rows(lengths)[:, None]
+        count, samples, device = *waveforms.shape, waveforms.device
+        inside = torch.arange(samples, device=device) < lengths[:, None] if int(lengths.min()) < samples else None
+        total = (waveforms if inside is None else torch.where(inside, waveforms, 0.0)).sum(dim=1, keepdim=True)
+        means, waveforms = total / lengths[:, None], waveforms[:, : self.window + self.hop * (self.frames - 1)]
+        rows, kept = (waveforms.shape[1] - self.window) // self.hop + 1, self.rows(lengths)
         fill = LOG_FLOOR if self.padding == "floor" else 0.0
-        energies = energies.masked_fill(~keep[:, :, None], fill)
-        return F.pad(energies, (0, 0, 0, self.frames - energies.shape[1]), value=fill)
-
-    def _in_chunks(self, waveforms: Tensor) -> Tensor:
-        """A processor works on few enough windows at a time that they stay in its caches: three times as fast."""
-        windows = max(1, (waveforms.shape[1] - self.window) // self.hop + 1)
-        chunk = max(1, CPU_WINDOWS // windows)
-        if waveforms.device.type != "cpu" or chunk >= len(waveforms):
-            return self.energies(waveforms)
-        return torch.cat([self.energies(part) for part in torch.split(waveforms, chunk)])
+        out = waveforms.new_empty(count, self.frames, self.bins)
+        out[:, rows:] = fill
+        # A processor works on few enough windows at a time that they stay in its caches: three times as fast.
+        chunk = max(1, CPU_WINDOWS // rows) if device.type == "cpu" else count
+        for part in (slice(start, start + chunk) for start in range(0, count, chunk)):
+            out[part, :rows] = self.energies(waveforms[part] - means[part])
+        if int(kept.min()) < rows:
+            out.masked_fill_((torch.arange(self.frames, device=device) >= kept[:, None])[:, :, None], fill)
+        return out
 
     def energies(self, waveforms: Float[Tensor, "n samples"]) -> Float[Tensor, "n rows bins"]:
         """Log-mel energies of every whole window; neither the mean nor the padding of the sound is seen to."""
         windows = waveforms.unfold(1, self.window, self.hop)
         windows = windows - windows.mean(dim=2, keepdim=True)
         # Pre-emphasis inside each window; its first sample precedes itself.
-        before = torch.cat([windows[:, :, :1], windows[:, :, :-1]], dim=2)
+        before = torch.cat([windows[:, :, :1], windows[:, :, :-1]], dim=2).mul_(PREEMPHASIS)
         hanning = torch.hann_window(self.window, periodic=False, dtype=windows.dtype, device=windows.device)
-        windows = (windows - PREEMPHASIS * before).mul_(hanning)  # not fused: single rounding shows in quiet bands
+        windows = windows.sub_(before).mul_(hanning)  # not fused: single rounding shows in quiet bands
         size = 1 << (self.window - 1).bit_length()
         transformed = torch.fft.rfft(windows, n=size)
-        spectrum = transformed.real.square() + transformed.imag.square()
+        spectrum = transformed.real.square().add_(transformed.imag.square())
         bank = mel_bank(self.bins, size, self.sample_rate).to(spectrum)
         energies: Tensor = spectrum @ bank
         return energies.clamp_(min=FLOOR).log_()
-
-
-def _remove_mean(waveforms: Tensor, lengths: Tensor) -> Tensor:
-    inside = torch.arange(waveforms.shape[1], device=waveforms.device) < lengths[:, None]
-    total = torch.where(inside, waveforms, 0.0).sum(dim=1)
-    return waveforms - (total / lengths)[:, None]
 
 
 def _mel(hertz: Tensor) -> Tensor:

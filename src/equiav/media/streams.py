@@ -11,6 +11,7 @@ from typing import Any
 
 import av
 import numpy as np
+from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from equiav.errors import MediaError
@@ -86,7 +87,7 @@ class AudioReader:
         if setup != self.setup:
             self._flush()
             self.setup = setup
-        with refusing(self.path, "its sound cannot be resampled"):
+        with refusing(self.path, "its sound cannot be resampled ({})"):
             self._store(self._resample(frame))
 
     def _place(self, frame: Any) -> None:
@@ -172,6 +173,7 @@ class VideoReader:
     ) -> None:
         self.path, self.index, self.zero, self.short_side = path, index, zero, short_side
         self.limits, self.watch = limits, watch
+        self.scaler = VideoReformatter()
         self._begin()
 
     def _begin(self, at: float = 0.0) -> None:
@@ -205,7 +207,7 @@ class VideoReader:
             self.shown, self.image = self.coming[1], None
             self.coming = self._next()
         if self.image is None and self.shown is not None:
-            with refusing(self.path, "its picture cannot be converted"):
+            with refusing(self.path, "its picture cannot be converted ({})"):
                 self.image = self._convert(self.shown)
         return self.image
 
@@ -235,7 +237,9 @@ class VideoReader:
         scale = min(1.0, self.short_side / min(wide, high)) if self.short_side else 1.0
         size = max(1, round(wide * scale)), max(1, round(high * scale))
         grows = size[0] > frame.width or size[1] > frame.height
-        rgb = frame.reformat(*size, format="rgb24", interpolation="BICUBIC" if grows else "AREA").to_ndarray()
+        # One scaler for all frames, on this thread: frame.reformat would prepare a new one, with threads, for each.
+        how: dict[str, Any] = {"format": "rgb24", "interpolation": "BICUBIC" if grows else "AREA", "threads": 1}
+        rgb = self.scaler.reformat(frame, *size, **how).to_ndarray()
         turned = np.rot90(rgb, round(frame.rotation / 90) % 4)
         return np.ascontiguousarray(turned)
 

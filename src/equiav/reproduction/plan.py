@@ -24,12 +24,14 @@ COSMETIC = (
     "keep",
     "workers",
     "checkpoint_activations",
+    "keep_spectrograms",
     "report_to",
     "timeout",
 )
 # A dataset is the same wherever it lies: only the name of its place counts.
 PLACES = tuple(("data", key) for key in ("path", "splits", "train", "validation", "test", "weights"))
 FINETUNING = "finetune"
+START = "start-"  # and a key: the folder of a run's starting weights, inside its own
 TRANSFER, TRANSFER_BANK_S = "transfer", "transfer_bank_s"
 Record = dict[str, Any]
 
@@ -51,6 +53,7 @@ class Run:
     sets: dict[str, RetrievalSet] = field(repr=False, default_factory=dict)
     similarity_on: str | None = None
     finetune: tuple[str, ...] = ()  # what its scale changes in recipes of fine-tuning
+    start: Config | None = field(repr=False, default=None)  # trained first; the recipe's weights name its folder
 
     @property
     def label(self) -> str:
@@ -148,8 +151,17 @@ def row_run(table: Table, row: Row, scale_name: ScaleName, seed: int, extra: tup
     recipe = (table.path.parent / (at.base if at and at.base else scale.base)).resolve()
     changes = {**scale.overrides, **row.overrides, **(at.overrides if at else {}), "seed": seed}
     overrides = (*_as_overrides(changes), *extra)
+    start = None
     try:
         config = load_config(recipe, overrides)
+        if row.start is not None:
+            if scale.processes > 1:
+                raise ConfigError("a row with a start trains in one process")
+            base = (table.path.parent / row.start.base).resolve()
+            start = load_config(base, (*_as_overrides({**row.start.overrides, "seed": seed}), *extra))
+            start = start.model_copy(update={"data": config.data})
+            overrides = (*overrides, f"weights={START}{run_key(start, trained=True)}")
+            config = load_config(recipe, overrides)
         if row.steps:
             other = row_run(table, table.row(row.steps["equal_compute_to"]), scale_name, seed, extra)
             unit = "steps" if other.config.train.steps else "epochs"
@@ -163,6 +175,7 @@ def row_run(table: Table, row: Row, scale_name: ScaleName, seed: int, extra: tup
     return Run(
         run_key(config, trained=scale.trained), scale_name, seed, recipe, overrides, config, scale.trained, tasks,
         wanted_by, scale.processes, scale.sets, scale.similarity_on, _as_overrides(scale.finetune),
+        start,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ import yaml
 
 from equiav.build import resolve
 from equiav.checkpoint import CHECKPOINTS, CONFIG, checkpoints_of, load_checkpoint
-from equiav.config import Config, load_config, parse_config
+from equiav.config import Config, load_config, parse_config, with_earlier_defaults
 from equiav.errors import EquiAVError, TrainingError
 from equiav.evaluation import RESULTS
 from equiav.inference import load_model
@@ -41,6 +41,7 @@ from equiav.reproduction.measure import (
 )
 from equiav.reproduction.plan import (
     FINETUNING,
+    START,
     TRANSFER,
     TRANSFER_BANK_S,
     Folders,
@@ -234,6 +235,10 @@ def perform(run: Run, folders: Folders, *, discard: bool, progress: Progress) ->
             return
         clock, made = Clock(out), provenance()  # before the work: the tree may change during it
         begun = clock.total()
+        if run.start is not None:
+            weights = out / (run.config.weights or "")
+            _train(replace(run, config=run.start, start=None), weights, clock, progress)
+            run = replace(run, config=run.config.model_copy(update={"weights": str(weights)}))
         if run.trained:
             _train(run, out, clock, progress)
         record = read_record(folders.record(run.scale, run.key)) or {}
@@ -249,7 +254,8 @@ def perform(run: Run, folders: Folders, *, discard: bool, progress: Progress) ->
         write_json(folders.record(run.scale, run.key), record)
         folders.failure(run).unlink(missing_ok=True)
         if discard:
-            shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+            for folder in (out / CHECKPOINTS, *out.glob(f"{START}*")):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _train(run: Run, out: Path, clock: Clock, progress: Progress) -> None:
@@ -299,8 +305,11 @@ def _measured(run: Run, out: Path, todo: frozenset[str], record: Record, progres
     """The record with what was missing added."""
     rows = sorted({*record.get("rows", []), *run.wanted_by})
     known = {"key": run.key, "scale": run.scale, "seed": run.seed, "rows": rows}
-    recipe = training_recipe(run.config) if run.trained else portable(run.config)
+    # What is only counted does not depend on how inputs are drawn: neither its key nor its record names that.
+    recipe = training_recipe(run.config) if run.trained else portable(with_earlier_defaults(run.config))
     record = {**record, **known, "recipe": run.recipe.name, "config": recipe}
+    if run.start is not None:
+        record["start"] = training_recipe(run.start)
     elsewhere: dict[str, Any] = dict(record.get("elsewhere", {}))
     if not run.trained:
         elsewhere["cost"] = measure_cost(run.config)

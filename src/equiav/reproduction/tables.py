@@ -116,15 +116,24 @@ class RowScale(_Part):
     overrides: Overrides = Field(default_factory=dict)
 
 
+class Start(_Part):
+    """A training of its own that gives a row's runs their weights, on the row's data and seed: masked autoencoding."""
+
+    base: str
+    overrides: Overrides = Field(default_factory=dict)
+
+
 class Row(_Part):
     """A row: what it changes in the recipe, and the paper's values.
 
     Cited rows are others' work: nothing to run. `only` keeps a row to some scales; `key` stands for `{key}` in the
-    places of columns. `steps: {equal_compute_to: ROW}` trains for as many encoder passes as that row does.
+    places of columns. `steps: {equal_compute_to: ROW}` trains for as many encoder passes as that row does. `start` is
+    trained first, in the run's folder: the run's time includes it.
     """
 
     name: str
     overrides: Overrides = Field(default_factory=dict)
+    start: Start | None = None
     steps: dict[Literal["equal_compute_to"], str] = Field(default_factory=dict)
     paper: dict[str, float] = Field(default_factory=dict)
     against: str | None = None

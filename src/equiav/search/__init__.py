@@ -1,6 +1,6 @@
 """An index of clips by their embeddings, searched with audio, an image, a video or another clip."""
 
-from equiav.search.build import index_folder, index_media, index_prepared
+from equiav.search.build import index_folder
 from equiav.search.embed import EmbeddedFiles, embed_files
 from equiav.search.index import INDEX, Index, ask, verify_index
 from equiav.search.milvus import ABOUT, MilvusStore
@@ -29,8 +29,6 @@ __all__ = [
     "code_parts",
     "embed_files",
     "index_folder",
-    "index_media",
-    "index_prepared",
     "lists_for",
     "parse_filters",
     "sound_of",

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,11 @@ COMMIT_SECONDS = 60.0
 PROGRESS_SECONDS = 2.0
 AHEAD = 8  # files per worker process that may be done before their turn has come
 
+# A stretch of a file as a worker process gives it: start, end, audible sound, frames (K, 3, H, W) of the model's size,
+# thumbnail.
+Piece = tuple[float, float, NDArray[np.int16] | None, NDArray[np.uint8] | None, bytes | None]
 Skipped = tuple[str, str, str]  # source, start (empty: all of it), reason
-Filled = tuple[list[Entry], list[Skipped]]  # what became of a file
+Filled = tuple[str, list[Entry], list[Skipped]]  # a file, and what became of it
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,6 @@ class Summary:
     changed: int = 0
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A stretch of a file as a worker process hands it over: audible sound, frames of the model's size, a thumbnail."""
-
-    start: float
-    end: float
-    waveform: NDArray[np.int16] | None
-    frames: NDArray[np.uint8] | None  # (K, 3, H, W)
-    picture: bytes | None
-
-
 def index_folder(
     index: Index,
     embedder: Embedder,
@@ -79,38 +71,34 @@ def index_folder(
     workers: int | None = None,
     progress: Progress = lambda line: None,
 ) -> Summary:
-    """A prepared folder, or a folder, list or file of media, whichever `place` is; see the two functions below."""
-    if (place / META).is_file():
-        if seconds or overlap:
-            raise DataError(f"{place} is cut into clips already: --seconds and --overlap are for media")
-        return index_prepared(index, embedder, place, table=table, progress=progress)
-    if table is not None:
-        raise DataError(f"--list goes with a prepared folder, which {place} is not; index the list itself instead")
-    return index_media(index, embedder, place, seconds=seconds, overlap=overlap, workers=workers, progress=progress)
+    """Embeds media or prepared clips and adds them; files that cannot be read go to skipped.csv.
 
-
-def index_media(
-    index: Index,
-    embedder: Embedder,
-    place: Path,
-    *,
-    seconds: float | None = None,
-    overlap: float = 0.0,
-    workers: int | None = None,
-    progress: Progress = lambda line: None,
-) -> Summary:
-    """Cuts media into windows, embeds them and adds them; files that cannot be read go to skipped.csv.
+    Media are cut into windows; entries of files that have changed since are replaced. Prepared clips go in under their
+    own names, all splits, one entry each: where the model hears less at once, their sound is the mean of windows.
 
     Args:
-        index: of vectors of the embedder's model; entries of files that have changed since are replaced.
+        index: of vectors of the embedder's model.
         embedder: makes the vectors.
-        place: a folder (searched in depth), a list (.txt, .csv, .jsonl) or one file; videos, audio, images.
+        place: a prepared folder; or a folder (searched in depth), a list (.txt, .csv, .jsonl) or one file of media.
+        table: the list that was given to `prepare`: its further columns become metadata to filter by.
         seconds: length of a window, at most the default: 10, or what the model hears if that is less.
         overlap: seconds that neighbouring windows share.
         workers: processes that decode, one for each core without it; the index is the same for any number.
         progress: is told how far it is and how long it will take.
     """
     index.check_model(embedder.digest)
+    if (place / META).is_file():
+        if seconds or overlap:
+            raise DataError(f"{place} is cut into clips already: --seconds and --overlap are for media")
+        columns = {clip.id: clip.metadata for clip in find_sources(table)} if table is not None else {}
+        clips = ShardDataset(place, None, size=embedder.model.config.visual.size)
+        names = [clips.name(i) for i in range(len(clips))]
+        known = index.store.known(names)
+        new = [i for i, name in enumerate(names) if name not in known]
+        filled = (_prepared(index, embedder, clips, i, columns.get(clips.source(i), {})) for i in new)
+        return _fill(index, embedder, filled, total=len(new), known=len(known), unit="clips", progress=progress)
+    if table is not None:
+        raise DataError(f"--list goes with a prepared folder, which {place} is not; index the list itself instead")
     embedder.check_seconds(seconds)
     sources = _outside_indexes(find_sources(place, suffixes=SUFFIXES | PICTURES), index.folder, place)
     keys = {source.id: key_of(_origin(source), 0) for source in sources}
@@ -131,19 +119,15 @@ def index_media(
         return _entries_of(index, source.id, _windows(embedder, source, pieces, turn))
 
     with pool, ThreadPoolExecutor(count) as threads:
-        waiting: deque[tuple[str, Future[Filled]]] = deque()
+        waiting: deque[Future[Filled]] = deque()
 
-        def files() -> Iterator[tuple[str, Filled]]:
+        def files() -> Iterator[Filled]:
             for source in todo:
-                waiting.append((source.id, threads.submit(fill, source)))
+                waiting.append(threads.submit(fill, source))
                 if len(waiting) > AHEAD * count:
-                    yield finished()
+                    yield waiting.popleft().result()
             while waiting:
-                yield finished()
-
-        def finished() -> tuple[str, Filled]:
-            name, future = waiting.popleft()
-            return name, future.result()
+                yield waiting.popleft().result()
 
         try:
             done = len(sources) - len(todo)
@@ -151,7 +135,7 @@ def index_media(
                 index, embedder, files(), total=len(todo), known=done, unit="files", replaced=changed, progress=progress
             )
         finally:
-            for _, future in waiting:
+            for future in waiting:
                 future.cancel()
             pool.close()  # or the threads would go on to the end of their files
 
@@ -169,13 +153,13 @@ def read_pieces(path: Path, *, size: int, limits: Limits, rate: int, **how: Any)
         yield f"{status.st_size} {status.st_mtime_ns} {digest.hexdigest()}"
         if path.suffix.lower() in PICTURES:
             picture = read_image(path, limits=limits)
-            yield Piece(0.0, 0.0, None, square(stacked((picture,)), size).numpy(), jpeg(picture))
+            yield 0.0, 0.0, None, square(stacked((picture,)), size).numpy(), jpeg(picture)
             return
         for piece in read_windows(path, rate=rate, limits=limits, **how):
-            sound = piece.waveform if piece.waveform is not None and audible(piece.waveform, rate) else None
+            sound = piece.waveform if audible(piece.waveform, rate) else None
             frames = square(stacked(piece.frames), size).numpy() if piece.frames else None
             middle = jpeg(piece.frames[len(piece.frames) // 2]) if piece.frames else None
-            yield Piece(round(piece.cut.start, 6), round(piece.cut.stop, 6), sound, frames, middle)
+            yield round(piece.cut.start, 6), round(piece.cut.stop, 6), sound, frames, middle
     except (ArithmeticError, LookupError, ValueError, TypeError) as error:
         # A file nobody foresaw must not end a run over thousands; the log keeps what is needed to mend it.
         logger.warning("%s: %r", path, error, exc_info=True)
@@ -235,84 +219,92 @@ def _windows(
     embedder: Embedder, source: Clip, pieces: Iterator[Piece | str], turn: threading.Lock
 ) -> Iterator[Entry | Skipped]:
     """The windows of a file as entries; of one that breaks, those before."""
-    stamp, number, broken = next(pieces), 0, None
-    while broken is None:
-        batch: list[Piece] = []
+    stamp, number = next(pieces), 0
+
+    def until_broken() -> Iterator[Any]:
         try:
-            while len(batch) < embedder.batch and isinstance(piece := next(pieces, ""), Piece):
-                batch.append(piece)
+            yield from pieces
         except EquiAVError as error:
-            broken = error
-        waves = [None if p.waveform is None else torch.from_numpy(p.waveform.astype(np.float32) / 32768) for p in batch]
-        films = [None if p.frames is None else torch.from_numpy(p.frames) for p in batch]
+            yield error
+
+    found = until_broken()
+    while batch := list(islice(found, embedder.batch)):
+        broken = batch.pop() if isinstance(batch[-1], EquiAVError) else None
+        waves = [
+            None if wave is None else torch.from_numpy(wave.astype(np.float32) / 32768) for _, _, wave, *_ in batch
+        ]
+        films = [None if frames is None else torch.from_numpy(frames) for *_, frames, _ in batch]
         with turn:
             vectors = embedder.clips(list(zip(waves, films, strict=True)))
-        for piece, (audio, visual) in zip(batch, vectors, strict=True):
-            if audio is None and visual is None:
-                yield source.id, f"{piece.start:.3f}", "silent"
+        for (start, end, *_, picture), pair in zip(batch, vectors, strict=True):
+            made = {side: vector for side, vector in zip(("audio", "visual"), pair, strict=True) if vector is not None}
+            if not made:
+                yield source.id, f"{start:.3f}", "silent"
                 continue
             clip = Clip(
                 key_of(_origin(source), number),
                 source=source.id,
                 path=_file(source).resolve(),
-                start=piece.start,
-                seconds=piece.end - piece.start,
+                start=start,
+                seconds=end - start,
                 labels=source.labels,
                 split=source.split,
                 metadata={**source.metadata, FILE: stamp},
             )
-            yield Entry(clip, {s: v for s, v in (("audio", audio), ("visual", visual)) if v is not None}, piece.picture)
+            yield Entry(clip, made, picture)
             number += 1
-        if len(batch) < embedder.batch and broken is None:
-            return
-    raise broken
+        if broken is not None:
+            raise broken
 
 
-def index_prepared(
-    index: Index, embedder: Embedder, folder: Path, *, table: Path | None = None, progress: Progress = lambda line: None
-) -> Summary:
-    """Embeds and adds the clips of a prepared folder under their own names, all splits.
+def _prepared(index: Index, embedder: Embedder, clips: ShardDataset, i: int, more: Mapping[str, Any]) -> Filled:
+    """A prepared clip as an entry, with further columns as metadata."""
 
-    A clip stays one entry: where the model hears less at once, its sound is the mean of windows across all of it.
-    `table` is the list that was given to `prepare`: its further columns become metadata to filter by.
-    """
-    index.check_model(embedder.digest)
-    columns = {clip.id: clip.metadata for clip in find_sources(table)} if table is not None else {}
-    clips = ShardDataset(folder, None, size=embedder.model.config.visual.size)
-    names = [clips.name(i) for i in range(len(clips))]
-    known = index.store.known(names)
-    todo = [i for i, name in enumerate(names) if name not in known]
-    entries = ((names[i], _clip(embedder, clips, i, columns.get(clips.source(i), {}))) for i in todo)
-    files = ((name, _entries_of(index, name, found)) for name, found in entries)
-    return _fill(index, embedder, files, total=len(todo), known=len(known), unit="clips", progress=progress)
+    def entry() -> Iterator[Entry]:
+        has = clips.has(i)
+        wave = resampled(clips.waveform(i), clips.sample_rate, embedder.rate) if "audio" in has else None
+        frames = clips.video(i) if "visual" in has else None
+        ((audio, visual),) = embedder.clips([(wave, frames)])
+        picture = clips.frame(i, clips.frames // 2, whole=True).permute(1, 2, 0).numpy() if "visual" in has else None
+        row = int(clips.rows[i])
+        start, seconds = (float(x) for x in clips.index.times[row])
+        clip = Clip(
+            clips.name(i),
+            source=clips.source(i),
+            path=Path(clips.index.text("paths", row)).absolute(),
+            start=round(start, 6),
+            seconds=round(start + seconds, 6) - round(start, 6),
+            labels=clips.labels(i),
+            split=SPLITS[int(clips.index.split[row])],
+            group=clips.group(i),
+            metadata={**more, PREPARED: str(clips.folder.resolve())},
+        )
+        yield Entry(clip, {s: v for s, v in (("audio", audio), ("visual", visual)) if v is not None}, picture)
+
+    return _entries_of(index, clips.name(i), entry())
 
 
-def _clip(embedder: Embedder, clips: ShardDataset, i: int, more: Mapping[str, Any]) -> Iterator[Entry | Skipped]:
-    has = clips.has(i)
-    wave = resampled(clips.waveform(i), clips.sample_rate, embedder.rate) if "audio" in has else None
-    frames = clips.video(i) if "visual" in has else None
-    ((audio, visual),) = embedder.clips([(wave, frames)])
-    picture = clips.frame(i, clips.frames // 2, whole=True).permute(1, 2, 0).numpy() if "visual" in has else None
-    row = int(clips.rows[i])
-    start, seconds = (float(x) for x in clips.index.times[row])
-    clip = Clip(
-        clips.name(i),
-        source=clips.source(i),
-        path=Path(clips.index.text("paths", row)).absolute(),
-        start=round(start, 6),
-        seconds=round(start + seconds, 6) - round(start, 6),
-        labels=clips.labels(i),
-        split=SPLITS[int(clips.index.split[row])],
-        group=clips.group(i),
-        metadata={**more, PREPARED: str(clips.folder.resolve())},
-    )
-    yield Entry(clip, {s: v for s, v in (("audio", audio), ("visual", visual)) if v is not None}, picture)
+def _entries_of(index: Index, name: str, found: Iterator[Entry | Skipped]) -> Filled:
+    """The entries of one file, and why there are not more; one that breaks keeps those that came before."""
+    entries: list[Entry] = []
+    bad: list[Skipped] = []
+    try:
+        for item in found:
+            if isinstance(item, Entry):
+                index.check_entry(item)
+                entries.append(item)
+            else:
+                bad.append(item)
+    except EquiAVError as error:
+        reason = error.reason if isinstance(error, MediaError) else str(error)
+        bad.append((name, f"{entries[-1].clip.end:.3f}", f"the rest: {reason}") if entries else (name, "", reason))
+    return name, entries, bad
 
 
 def _fill(
     index: Index,
     embedder: Embedder,
-    files: Iterable[tuple[str, Filled]],
+    files: Iterable[Filled],
     *,
     total: int,
     known: int,
@@ -341,7 +333,7 @@ def _fill(
         _write_skipped(index.folder, seen, bad)
 
     try:
-        for name, (mine, reasons) in files:
+        for name, mine, reasons in files:
             seen.append(name)
             waiting += mine
             bad += reasons
@@ -358,24 +350,6 @@ def _fill(
         raise
     commit()
     return Summary(added, used, len(seen) - used, known, len(replaced or {}))
-
-
-def _entries_of(index: Index, name: str, found: Iterator[Entry | Skipped]) -> Filled:
-    """The entries of one file, and why there are not more; one that breaks keeps those that came before."""
-    entries: list[Entry] = []
-    bad: list[Skipped] = []
-    try:
-        for item in found:
-            if isinstance(item, Entry):
-                index.check_entry(item)
-                entries.append(item)
-            else:
-                bad.append(item)
-    except EquiAVError as error:
-        reason = error.reason if isinstance(error, MediaError) else str(error)
-        rest = (name, f"{entries[-1].clip.end:.3f}", f"the rest: {reason}") if entries else (name, "", reason)
-        bad.append(rest)
-    return entries, bad
 
 
 def _write_skipped(folder: Path, seen: list[str], bad: list[Skipped]) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,13 @@ def embed_files(
     work = out.with_name(f".{out.name}.partial")
     named, model = [str(p.absolute()) for p in places], str(embedder.digest)
     settings = {"places": named, "seconds": seconds, "overlap": overlap, "model": model}
-    if work.exists() and _read(work / SETTINGS) != settings:
-        shutil.rmtree(work)  # of another question
+    if work.exists():
+        try:
+            begun = json.loads((work / SETTINGS).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            begun = None
+        if begun != settings:
+            shutil.rmtree(work)  # of another question
     index = Index.open(work) if (work / INDEX).is_file() else Index.create(work, embedder.model)
     write_json(work / SETTINGS, settings)
     place = places[0]
@@ -93,13 +99,6 @@ def embed_files(
     return EmbeddedFiles(rows, clips, len(reasons), listed if reasons else None)
 
 
-def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
 def _rows(index: Index) -> Iterator[tuple[str, str, float, float, str, Any]]:
     """All vectors, window by window in the order of sources and times."""
     found = {side: index.vectors(side) for side in index.sides("both")}
@@ -114,8 +113,8 @@ def _write(index: Index, path: Path, suffix: str) -> int:
     """Writes the rows in one of FORMATS; how many."""
     names, count = ("id", "source", "start", "end", "modality", "vector"), 0
     if suffix == ".npz":
-        columns = list(zip(*_rows(index), strict=True)) or [()] * len(names)
-        arrays: dict[str, Any] = {name: np.asarray(values) for name, values in zip(names, columns, strict=True)}
+        values = list(zip(*_rows(index), strict=True)) or [()] * len(names)
+        arrays: dict[str, Any] = {name: np.asarray(column) for name, column in zip(names, values, strict=True)}
         with path.open("wb") as file:
             np.savez(file, **arrays)
         return len(arrays["id"])
@@ -131,24 +130,15 @@ def _write(index: Index, path: Path, suffix: str) -> int:
     vector = arrow.list_(arrow.float32(), index.width)
     fields = [arrow.field(name, kind) for name, kind in zip(names, [*kinds, vector], strict=True)]
     schema = arrow.schema(fields, metadata={"equiav.model": str(index.digest)})
-    portion: list[Any] = []
+    rows = _rows(index)
     with arrow.parquet.ParquetWriter(path, schema) as file:
-
-        def flush() -> None:
+        while portion := list(islice(rows, PORTION)):
+            count += len(portion)
             *plain, vectors = zip(*portion, strict=True)
             flat = arrow.array(np.concatenate(vectors).astype(np.float32))
-            arrays = [arrow.array(values, kind) for values, kind in zip(plain, kinds, strict=True)]
-            arrays.append(arrow.FixedSizeListArray.from_arrays(flat, index.width))
-            file.write_table(arrow.Table.from_arrays(arrays, schema=schema))
-            portion.clear()
-
-        for row in _rows(index):
-            count += 1
-            portion.append(row)
-            if len(portion) == PORTION:
-                flush()
-        if portion:
-            flush()
+            columns = [arrow.array(values, kind) for values, kind in zip(plain, kinds, strict=True)]
+            columns.append(arrow.FixedSizeListArray.from_arrays(flat, index.width))
+            file.write_table(arrow.Table.from_arrays(columns, schema=schema))
     return count
 
 

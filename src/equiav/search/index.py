@@ -21,7 +21,7 @@ from equiav.checkpoint import same_model
 from equiav.errors import DataError, EquiAVError
 from equiav.hub import on_hub
 from equiav.inference import Embedder, LoadedModel, Picture, Sound, Video, joint
-from equiav.io import write_json, write_whole
+from equiav.io import SUMS, check_sums, write_json, write_whole
 from equiav.search.database import REMEDY
 from equiav.search.milvus import MilvusStore, is_file, same_store
 from equiav.search.records import PREPARED, SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
@@ -319,6 +319,8 @@ def verify_index(folder: str | Path, progress: Progress = lambda line: None) -> 
     pictures = sorted((folder / THUMBNAILS).rglob("*.jpg"))
     problems += [f"{place} is damaged; remove it" for place in pictures if not intact(place.read_bytes())]
     progress(f"{folder}: {len(pictures):,} thumbnails compared with their checksums")
+    for sums in folder.glob(f"*/{SUMS}"):  # a bridge from text
+        problems += [f"{problem}; fit the bridge again (equiav bridge {folder})" for problem in check_sums(sums.parent)]
     return problems
 
 
@@ -342,15 +344,12 @@ def ask(
 
     Of a long file one window counts: the first 10 s from `start`, or as much as the model hears.
     """
-    given = [name for name, item in (("audio", audio), ("image", image), ("video", video)) if item is not None]
+    given = {name: x for name, x in (("audio", audio), ("image", image), ("video", video)) if x is not None}
     if len(given) != 1:
         raise DataError(f"give one of a sound, a picture or a video, not {' and '.join(given) or 'none'}")
-    if audio is not None:
-        return Query(embedder.audio(audio, start=start), "audio", embedder.digest)
-    if image is not None:
-        return Query(embedder.image(image, start=start), "visual", embedder.digest)
-    assert video is not None
-    return Query(embedder.video(video, start=start), None, embedder.digest)
+    ((kind, item),) = given.items()
+    vector: Vector = getattr(embedder, kind)(item, start=start)
+    return Query(vector, {"audio": "audio", "image": "visual"}.get(kind), embedder.digest)
 
 
 def jpeg(picture: NDArray[np.uint8], height: int = 256) -> bytes:

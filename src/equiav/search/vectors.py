@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equiav.errors import DataError, EquiAVError
-from equiav.io import sha256
+from equiav.io import replacing, sha256
 
 LIMIT = 100_000  # vectors up to which all are compared
 PER_LIST = 40  # training vectors for each inverted list
@@ -169,16 +169,11 @@ def exact(
 
 def save(index: Any, path: Path) -> str:
     """Writes the compressed index beside its place, and moves it there once all of it is on the disk; its SHA-256."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}{DRAFT}")
     try:
-        _faiss().write_index(index, str(draft))
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        digest = sha256(draft)
-        draft.replace(path)
-        return digest
+        with replacing(path) as draft:
+            _faiss().write_index(index, str(draft))
+            return sha256(draft)
     except (OSError, RuntimeError) as error:
-        draft.unlink(missing_ok=True)
         # FAISS puts its own source line in front of what the system said.
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error).strip().splitlines()[-1]
         raise EquiAVError(f"{path}: cannot be written ({reason})") from error

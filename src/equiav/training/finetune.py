@@ -26,7 +26,7 @@ from equiav.build import (
 )
 from equiav.checkpoint import BEST, Checkpoint, load_checkpoint, save_checkpoint
 from equiav.config import Config, ShardsConfig
-from equiav.data import INDEX, META, PUBLISHED, ShardDataset, prepare, read_published
+from equiav.data import INDEX, META, PUBLISHED, ShardDataset, is_address, prepare, read_published
 from equiav.distributed import broadcast_flag, first_rank, rank, world_size
 from equiav.errors import CheckpointError, ConfigError, DataError
 from equiav.evaluation import RESULTS, Classification, Results, metrics_line
@@ -335,22 +335,23 @@ def finetune_folds(config: Config, out: Path, report: Report = log.info) -> Resu
 def _folds(data: ShardsConfig, out: Path, report: Report) -> dict[int, dict[str, Any]]:
     """By the number of a fold or published split, what it changes in `data`; a published layout is prepared first."""
     path = Path(data.path)
+    place = data.path if is_address(data.path) else str(path)
     if data.splits:
         return {n: {"path": folder} for n, folder in enumerate((data.path, *data.splits), 1)}
-    if not ((path / META).is_file() and (path / INDEX).is_dir()):
+    if not (is_address(place) or ((path / META).is_file() and (path / INDEX).is_dir())):
         name = next((name for name, (file, _) in BY_SPLITS.items() if any(path.rglob(file))), "esc50")
         if name in BY_SPLITS:
             numbers = range(1, BY_SPLITS[name][1] + 1)
             return {n: {"path": str(_prepare(name, n, path, out / f"{PREPARED}{n}", report))} for n in numbers}
-        path = _prepare(name, 1, path, out / PREPARED, report)
-    clips = ShardDataset(path, None)
+        place = str(_prepare(name, 1, path, out / PREPARED, report))
+    clips = ShardDataset(place, None)
     found = sorted({int(clips.clip(i).fold or 0) for i in range(len(clips))} - {0})
     if len(found) < 2:
         raise DataError(
-            f"{path}: its clips have no folds; --folds is for sets published with some, as ESC-50 is, or with several "
+            f"{place}: its clips have no folds; --folds is for sets published with some, as ESC-50 is, or with several "
             "splits: name the folders of the others in data.splits"
         )
-    return {fold: {"path": str(path), "fold": fold} for fold in found}
+    return {fold: {"path": place, "fold": fold} for fold in found}
 
 
 def _prepare(name: str, split: int, path: Path, place: Path, report: Report) -> Path:

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from equiav.augment import Draw, Pipeline, PipelineDraw
 from equiav.config import Config, canonical_dump
-from equiav.data import Dataset, Subset, evaluation_batches, evenly_spaced
+from equiav.data import Dataset, Subset, collate, evaluation_batches, evenly_spaced
 from equiav.errors import ConfigError, DataError
 from equiav.io import Progress, locked, replacing, write_json
-from equiav.media import prepare_batch
+from equiav.media import Inputs, prepare_batch
 from equiav.models import mean_pool
 from equiav.objectives import STORED_VIEW, EquiAVObjective, StepDraws
 from equiav.randomness import generator
@@ -48,6 +49,29 @@ class ViewsDataset(Subset):
     def originals(self, modality: Modality) -> int:
         """How many different inputs of a modality a clip has: one for audio, unless frames stand for other audio."""
         return 1 if modality == AUDIO and self.clips.one_to_one else len(self.numbers)
+
+
+class KeptSpectrograms(Subset):
+    """The clips of a dataset with their spectrograms in place of waveforms, each computed once and kept in memory.
+
+    A clip's spectrogram does not depend on the batch it stands in, so that training sees the same numbers.
+    """
+
+    def __init__(self, clips: Dataset, inputs: Inputs) -> None:
+        super().__init__(clips, range(len(clips)))
+        self.inputs = inputs
+        self._kept: dict[int, Tensor] = {}
+
+    def sample(self, index: int, frame: int) -> Sample:
+        """The clip's spectrogram and its frame."""
+        if index not in self._kept:
+            whole = self.clips.part(index, frame, self.modalities)
+            if AUDIO not in whole.inputs:
+                return whole
+            self._kept[index] = prepare_batch(self.inputs, collate([whole]), AUDIO)[0]
+        else:
+            whole = self.clips.part(index, frame, [m for m in self.modalities if m != AUDIO])
+        return Sample(whole.id, {**whole.inputs, AUDIO: self._kept[index]})
 
 
 class Views:

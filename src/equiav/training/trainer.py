@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equiav.build import (
     build_dataset,
+    build_inputs,
     build_model,
     build_objective,
     build_schedule,
@@ -53,8 +54,8 @@ from equiav.training.optim import (
     update_average,
 )
 from equiav.training.step import Step, StepOutput, prefetch, timed, worker_failures
-from equiav.training.tokens import StoredDataset, Views, ViewsDataset, check_views, token_store
-from equiav.types import Batch
+from equiav.training.tokens import KeptSpectrograms, StoredDataset, Views, ViewsDataset, check_views, token_store
+from equiav.types import AUDIO, Batch
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +148,10 @@ class Trainer:
         self.clips = self._wanted(build_dataset(config, "train") if dataset is None else dataset)
         if config.train.views is not None:
             self.clips = ViewsDataset(self.clips, config.train.views.count, config.train.views.frames)
+        elif config.train.keep_spectrograms and AUDIO in self.clips.modalities:
+            if not self.clips.one_to_one:
+                raise ConfigError("train.keep_spectrograms: a clip of these data meets another sound in every epoch")
+            self.clips = KeptSpectrograms(self.clips, build_inputs(config))
         self.validation = self._validation() if validation is None else validation
         self.schedule: Schedule = build_schedule(config, self.clips)
         self.device = choose_device()

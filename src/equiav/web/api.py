@@ -1,4 +1,4 @@
-"""The HTTP API beside the page: embeddings and search, with the page's limits; every refusal is one JSON record."""
+"""Routes beside the page: the HTTP API, whose refusals are JSON records, and clips of the collection for players."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from html import escape
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from equiav import __version__
-from equiav.errors import EquiAVError, MediaError
-from equiav.search import PREPARED
-from equiav.web.limits import BROKEN
-from equiav.web.service import FOUND, Kind, Service
+from equiav.errors import DataError, EquiAVError, MediaError
+from equiav.media import Workers
+from equiav.report import render
+from equiav.search import PREPARED, sound_of
+from equiav.types import Clip
+from equiav.web.examples import as_wav
+from equiav.web.service import BROKEN, FOUND, Kind, Service
+from equiav.web.views import FILMS
 
 R = TypeVar("R")
 T = TypeVar("T", bound="EmbeddingRequest")
@@ -108,19 +111,17 @@ def build_api(service: Service, uploads: Path) -> FastAPI:
                 raise EquiAVError(
                     "give either a file and its kind (audio, image or video), or the id of an entry (like)"
                 )
-        return {"model": service.embedder.digest, "hits": [_public(hit.record()) for hit in hits]}
+        found = [hit.record() for hit in hits]
+        for record in found:  # without where its files lie on the server
+            record["metadata"].pop(PREPARED, None)
+            del record["path"], record["thumbnail"]
+        return {"model": service.embedder.digest, "hits": found}
 
     @api.get("/docs", include_in_schema=False)
     def docs() -> HTMLResponse:
-        return HTMLResponse(_page(api.openapi()))
+        return HTMLResponse(render("web_api.html", document=api.openapi()))
 
     return api
-
-
-def _public(record: dict[str, Any]) -> dict[str, Any]:
-    """A hit without where its files lie on the server."""
-    record["metadata"] = {key: value for key, value in record["metadata"].items() if key != PREPARED}
-    return {key: value for key, value in record.items() if key not in ("path", "thumbnail")}
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
@@ -190,23 +191,46 @@ def _place(folder: Path, name: str) -> Path:
     return folder / (plain or "file")
 
 
-def _page(document: dict[str, Any]) -> str:
-    """The OpenAPI document for people; pages that usually do this load their programs from elsewhere."""
-    parts = []
-    for path, methods in document["paths"].items():
-        for method, about in methods.items():
-            content = about.get("requestBody", {}).get("content", {})
-            rows = [
-                f"<tr><td>{escape(kind)}<td><code>{escape(name)}</code><td>{escape(field.get('description', ''))}"
-                for kind, body in content.items()
-                for name, field in body["schema"]["properties"].items()
-            ]
-            heading = f"<h2><code>{method.upper()} /v1{escape(path)}</code></h2><p>{escape(about['summary'])}."
-            parts.append(heading + (f"<table>{''.join(rows)}</table>" if rows else ""))
-    style = "body{font:16px system-ui;max-width:60rem;margin:2rem auto;padding:0 1rem}td{padding:.2rem .8rem .2rem 0}"
-    info = document["info"]
-    return (
-        f"<!doctype html><html lang=en><title>equiav API</title><style>{style}</style>"
-        f"<h1>equiav {escape(info['version'])}</h1><p>{escape(info['description'])} "
-        f"For programs: <a href=openapi.json>openapi.json</a>.{''.join(parts)}"
-    )
+def clip_routes(service: Service) -> APIRouter:
+    """Only what the index names, never by path: /clip/film is the file of an entry if browsers play it, /clip/sound its
+    stretch as WAV, /clip/picture its thumbnail.
+    """
+    routes = APIRouter()
+    decoding = asyncio.Semaphore(service.limits.at_once)
+
+    def clip_of(name: str) -> Clip:
+        try:
+            return service.index.entry(name).clip
+        except DataError as error:
+            raise HTTPException(404, "no such clip") from error
+
+    @routes.get("/clip/film")
+    def film(id: str) -> Response:
+        path = clip_of(id).path
+        kind = FILMS.get(path.suffix.lower()) if path is not None else None
+        if path is None or kind is None or not path.is_file():
+            raise HTTPException(404, "no film of this clip")
+        return FileResponse(path, media_type=kind)
+
+    @routes.get("/clip/picture")
+    def picture(id: str) -> Response:
+        path = service.index.thumbnail(clip_of(id).id)
+        if path is None:
+            raise HTTPException(404, "no picture of this clip")
+        return FileResponse(path, media_type="image/jpeg")
+
+    @routes.get("/clip/sound")
+    async def sound(id: str) -> Response:
+        async with decoding:  # who waits holds no thread: those are for everybody
+            content = await run_in_threadpool(lambda: sound_as_wav(clip_of(id), service.workers))
+        if content is None:
+            raise HTTPException(404, "no sound of this clip")
+        return Response(content, media_type="audio/wav")
+
+    return routes
+
+
+def sound_as_wav(clip: Clip, workers: Workers | None = None) -> bytes | None:
+    """The audio of a clip, from its file or the prepared folder; None where nothing is to be heard."""
+    heard = sound_of(clip, workers) if clip.end > clip.start else None
+    return None if heard is None else as_wav(heard)

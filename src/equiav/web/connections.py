@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -26,6 +27,7 @@ BODY_SECONDS, BODY_RATE = 20.0, 100_000.0  # for its body: seconds, and bytes pe
 UNREAD_SECONDS = 60.0  # for a client that has stopped reading its answer
 ENDING_SECONDS = 3.0  # from the signal to the end, whatever is still running
 LOG_LINES, LOG_SECONDS = 20, 60.0  # so many messages in so many seconds
+ORDER = count()
 
 
 class TimedProtocol(H11Protocol):
@@ -35,7 +37,7 @@ class TimedProtocol(H11Protocol):
     the new one: half-sent requests cannot keep others out.
     """
 
-    deadline: float | None = None
+    deadline: tuple[float, int] | None = None  # when, and in which order it was set: clocks of event loops are coarse
     _timer: asyncio.TimerHandle | None = None
     _phase: tuple[Any, ...] = ()
 
@@ -45,8 +47,8 @@ class TimedProtocol(H11Protocol):
         self._watch()
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             others = [each for each in self.connections if isinstance(each, TimedProtocol) and each is not self]
-            waiting = [each for each in others if each.deadline is not None]
-            min(waiting, key=lambda each: each.deadline or 0.0, default=self).drop()
+            waiting = [(each.deadline, each) for each in others if each.deadline is not None]
+            min(waiting, key=lambda pair: pair[0], default=(None, self))[1].drop()
 
     def data_received(self, data: bytes) -> None:
         """The head or the body may be whole now."""
@@ -97,7 +99,7 @@ class TimedProtocol(H11Protocol):
             seconds = BODY_SECONDS + int(length) / BODY_RATE
         else:  # the page is the one to act
             return
-        self.deadline = self.loop.time() + seconds
+        self.deadline = self.loop.time() + seconds, next(ORDER)
         self._timer = self.loop.call_later(seconds, self.drop)
 
 

@@ -14,12 +14,10 @@ import gradio as gr
 from gradio.data_classes import ImageData
 
 from equiav.errors import EquiAVError, MediaError
-from equiav.web.cards import clips_html, looks_html
-from equiav.web.examples import Examples
-from equiav.web.limits import BROKEN, spoken
-from equiav.web.map import Map
 from equiav.web.security import one_line, uploaded
-from equiav.web.service import Kind, Service
+from equiav.web.service import BROKEN, Kind, Service, spoken
+from equiav.web.views import Map, clips_html, film_html, looks_html
+from equiav.web.words import Words, checked_words, words_tab
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +62,8 @@ class Page(gr.Blocks):
     def _checked(self, block: Any, value: Any) -> Any:
         if value is None or (isinstance(block, gr.Dataset) and isinstance(value, int)):  # which example was clicked
             return value
+        if isinstance(block, gr.Textbox | gr.Radio):
+            return checked_words(value)
         path = value.get("path") if isinstance(value, dict) else None
         return {"path": str(uploaded(path, self.uploads)), "meta": META}
 
@@ -86,7 +86,7 @@ def guarded(uploads: Path, work: Handler) -> Handler:
     return handler
 
 
-def build_page(service: Service, examples: Examples, uploads: Path) -> Page:
+def build_page(service: Service, examples: dict[Kind, list[Path]], uploads: Path) -> Page:
     """The blocks of the page, its queue bounded; handlers read files of the folder `uploads` only."""
     limits = service.limits
     # As many again wait for a process to decode in: only while somebody waits are slow files cut short.
@@ -96,30 +96,31 @@ def build_page(service: Service, examples: Examples, uploads: Path) -> Page:
     page = Page(title="equiav", analytics_enabled=False)
     page.uploads = uploads
     with page:
-        gr.HTML(_heading(service))
+        gr.HTML(
+            f"<h1>What goes with it?</h1><p>Drop a sound, a picture or a video: the nearest of {len(service.index)} "
+            f'clips come back. <span class="quiet">The first {service.embedder.seconds:.3g} s count; files up to '
+            f"{limits.megabytes} MB and {spoken(limits.seconds)}. Nothing leaves this machine; uploads are deleted "
+            f"after {spoken(limits.keep)}.</span></p>"
+        )
         with gr.Tabs():
             with gr.Tab("Sound"):
-                _search_tab(service, guard, "audio", _sound("A sound"), examples.sounds, shared)
+                _search_tab(service, guard, "audio", _sound("A sound"), examples["audio"], shared)
             with gr.Tab("Picture"):
-                _search_tab(service, guard, "image", _picture("A picture"), examples.pictures, shared)
+                _search_tab(service, guard, "image", _picture("A picture"), examples["image"], shared)
             with gr.Tab("Video"):
-                _search_tab(service, guard, "video", _video("A video"), examples.films, shared)
+                _search_tab(service, guard, "video", _video("A video"), examples["video"], shared)
+            if Words.possible(service):
+                with gr.Tab("Words"):
+                    words_tab(service, shared)
             with gr.Tab("Where is it?"):
-                _locate_tab(service, guard, examples, shared)
+                _locate_tab(service, guard, examples["video"], shared)
             with gr.Tab("Map"):
-                _map_tab(service, guard, shared)
+                button = gr.Button("Draw the map of the collection")
+                hint = "Every clip by its sound and by its picture, flattened to two directions."
+                drawn = gr.HTML(f'<p class="quiet">{hint}</p>')
+                button.click(guard(Map(service.index).html), None, drawn, api_name="map", **shared)
     page.queue(max_size=limits.waiting, api_open=False, default_concurrency_limit=most)
     return page
-
-
-def _heading(service: Service) -> str:
-    limits = service.limits
-    return (
-        f"<h1>What goes with it?</h1><p>Drop a sound, a picture or a video: the nearest of {len(service.index)} clips "
-        f'come back. <span class="quiet">The first {service.embedder.seconds:.3g} s count; files up to '
-        f"{limits.megabytes} MB and {spoken(limits.seconds)}. Nothing leaves this machine; uploads are deleted "
-        f"after {spoken(limits.keep)}.</span></p>"
-    )
 
 
 def _sound(label: str) -> gr.Audio:
@@ -142,9 +143,10 @@ def _video(label: str) -> gr.Video:
     return gr.Video(sources=["upload"], label=label, height=260, buttons=[])
 
 
-def _examples(files: list[Path], component: Any, label: str = "Or try one of these") -> None:
+def _examples(files: list[Path], component: Any) -> None:
     if files:
-        gr.Examples([[str(file)] for file in files], [component], label=label, cache_examples=False)
+        shown = [[str(file)] for file in files]
+        gr.Examples(shown, [component], label="Or try one of these", cache_examples=False)
 
 
 def _search_tab(
@@ -161,10 +163,14 @@ def _search_tab(
     component.change(search, component, found, api_name=names[kind], **shared)
 
 
-def _locate_tab(service: Service, guard: Guard, examples: Examples, shared: dict[str, Any]) -> None:
+def _locate_tab(service: Service, guard: Guard, films: list[Path], shared: dict[str, Any]) -> None:
     @guard
     def in_video(file: Path | None) -> str:
         return HINT if file is None else looks_html(service.locate_in_video(file))
+
+    @guard
+    def as_video(file: Path | None) -> str:
+        return HINT if file is None else film_html(service.video_with_map(file))
 
     @guard
     def in_picture(sound: Path | None, picture: Path | None) -> str:
@@ -173,17 +179,13 @@ def _locate_tab(service: Service, guard: Guard, examples: Examples, shared: dict
         return looks_html(service.locate(sound, picture))
 
     video = _video("A video with sound")
-    _examples(examples.films, video)
+    _examples(films, video)
+    play = gr.Button("Play it with the map over it")
     with gr.Accordion("Or a sound and a picture of your own", open=False):
         with gr.Row():
             sound, picture = _sound("The sound"), _picture("The picture")
         button = gr.Button("Show where it would come from")
     seen = gr.HTML(HINT, elem_id="locate")
     video.change(in_video, video, seen, api_name="locate_in_video", **shared)
+    play.click(as_video, video, seen, api_name="locate_as_video", **shared)
     button.click(in_picture, [sound, picture], seen, api_name="locate", **shared)
-
-
-def _map_tab(service: Service, guard: Guard, shared: dict[str, Any]) -> None:
-    button = gr.Button("Draw the map of the collection")
-    drawn = gr.HTML('<p class="quiet">Every clip by its sound and by its picture, flattened to two directions.</p>')
-    button.click(guard(Map(service.index).html), None, drawn, api_name="map", **shared)

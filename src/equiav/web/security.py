@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from equiav.errors import EquiAVError
-from equiav.web.limits import BROKEN, UploadLimits
+from equiav.web.service import BROKEN, UploadLimits
 
 log = logging.getLogger(__name__)
 

@@ -63,7 +63,9 @@ def serve(
     reach always has a token: one is made up, and said with the address, where none is given.
     """
     require_packages(page=page)
-    _few_heaps()
+    # glibc gives every thread a heap of its own, and large answers leave holes in each: memory would creep up.
+    with suppress(AttributeError, OSError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(MALLOC_ARENA_MAX, HEAPS)
     with listening(host, port) as door, own_folder() as folder:
         from equiav.web.connections import build_server
         from equiav.web.security import Access
@@ -87,12 +89,6 @@ def serve(
             server = build_server(app, clean_up)
             say(f"The page is at {address}" if page else f"The API is at {address}")
             server.run(sockets=[door])
-
-
-def _few_heaps() -> None:
-    """glibc gives every thread a heap of its own, and large answers leave holes in each: memory would creep up."""
-    with suppress(AttributeError, OSError, TypeError):  # another C library
-        ctypes.CDLL(None).mallopt(MALLOC_ARENA_MAX, HEAPS)
 
 
 @contextmanager
@@ -175,8 +171,7 @@ def build_app(service: Service, folder: Path, access: Access, *, page: bool = Tr
     """The page, the API, the clips it plays and the checks before all, as one application; uploads go to `folder`."""
     import fastapi
 
-    from equiav.web.api import build_api
-    from equiav.web.clips import clip_routes
+    from equiav.web.api import build_api, clip_routes
     from equiav.web.security import Security
 
     app = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
@@ -187,11 +182,20 @@ def build_app(service: Service, folder: Path, access: Access, *, page: bool = Tr
 
 def _with_page(app: Any, service: Service, folder: Path) -> Any:
     """The application with the page of gradio behind its own routes."""
-    _settle(folder)
+    # What gradio must know before it is imported: where its files go, and that it stays at home.
+    os.environ |= {
+        "GRADIO_TEMP_DIR": str(folder / UPLOADS),
+        "GRADIO_EXAMPLES_CACHE": str(folder / "cache"),
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "GRADIO_RUN_HISTORY": "False",
+        "GRADIO_MCP_SERVER": "False",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     import gradio as gr
     from gradio import processing_utils, queueing, route_utils, routes
 
-    from equiav.web.cards import STYLE
+    from equiav.report import render
     from equiav.web.examples import write_examples
     from equiav.web.page import OneLine, build_page
 
@@ -207,7 +211,7 @@ def _with_page(app: Any, service: Service, folder: Path) -> Any:
     page.state_session_capacity = SESSIONS
     return gr.mount_gradio_app(
         app, page, path="/", max_file_size=limits.bytes, allowed_paths=[],
-        show_error=False, ssr_mode=False, mcp_server=False, theme=theme, css=STYLE, footer_links=[],
+        show_error=False, ssr_mode=False, mcp_server=False, theme=theme, css=render("web.css"), footer_links=[],
     )  # fmt: skip
 
 
@@ -222,16 +226,3 @@ def stay_at_home(module: Any) -> None:
         raise gr.Error("addresses are not fetched; upload the file", print_exception=False)
 
     setattr(module, FETCH, refuse)
-
-
-def _settle(folder: Path) -> None:
-    """What gradio must know before it is imported: where its files go, and that it stays at home."""
-    os.environ |= {
-        "GRADIO_TEMP_DIR": str(folder / UPLOADS),
-        "GRADIO_EXAMPLES_CACHE": str(folder / "cache"),
-        "GRADIO_ANALYTICS_ENABLED": "False",
-        "GRADIO_RUN_HISTORY": "False",
-        "GRADIO_MCP_SERVER": "False",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_OFFLINE": "1",
-    }

@@ -1,7 +1,8 @@
-"""What the page does, without the page: nearest clips for an upload, and where its sound comes from."""
+"""What the page does, without the page: nearest clips for an upload, where its sound comes from; and the limits."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,23 +14,61 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equiav.checkpoint import CONFIG, resolve
-from equiav.errors import EquiAVError, MediaError
-from equiav.evaluation import localise, overlay, pixels, scale_of
+from equiav.errors import DataError, EquiAVError, MediaError
+from equiav.evaluation import localise, localise_video, pixels, scale_of
 from equiav.inference import PICTURES, Embedder, frames_of, load_model, waveform_of
+from equiav.io import duration
 from equiav.media import Limits, Workers, decoded_in, open_media, stacked
+from equiav.report import whole_overlay
 from equiav.search import INDEX, Hit, Index, Query, ask
-from equiav.web.limits import MEGABYTE, UploadLimits, spoken
 from equiav.web.scenes import demo_index
 
 Kind = Literal["audio", "image", "video"]
 Vector = NDArray[np.float32]
 FOUND = 12
-LOOKS = 4  # pictures of a video that get a heat map
+LOOKS = 4  # frames of a video that get a map
+SHORT_SIDE = 256  # of a video with the map over it
+MEGABYTE = 1 << 20
+BROKEN = "Something went wrong on the server; its log says what."
+
+
+@dataclass(frozen=True)
+class UploadLimits:
+    """What one visitor may cost; each refusal names the limit that was met.
+
+    `waiting` requests stand in the queue while others are worked on; more are refused. Uploads are deleted after
+    `keep` seconds. `at_once` files are decoded at a time, each in a process of its own that may take `wall` seconds
+    (`hurry` while others wait) and `memory` bytes.
+    """
+
+    megabytes: int = 64
+    seconds: float = 600.0
+    waiting: int = 16
+    at_once: int = 4
+    keep: float = 600.0
+    wall: float = 20.0
+    hurry: float = 5.0
+    memory: int = 1 << 30
+
+    @property
+    def bytes(self) -> int:
+        """Largest upload."""
+        return self.megabytes * MEGABYTE
+
+    @property
+    def stored(self) -> int:
+        """Most that uploads may take on the disk together."""
+        return 16 * self.bytes
+
+
+def spoken(seconds: float) -> str:
+    """A limit as people say it: whole minutes without their seconds."""
+    return duration(seconds).removesuffix(" 0 s")
 
 
 @dataclass(frozen=True)
 class Look:
-    """A picture and the same under its heat map, as (H, W, 3); `second` is where in the film it is."""
+    """A frame and the same under its map, as (H, W, 3) of its own aspect; `second` is where in the video it is."""
 
     picture: NDArray[np.uint8]
     overlay: NDArray[np.uint8]
@@ -70,7 +109,7 @@ class Service:
         return self.index.search(self._query(kind, path, start), k=k, among=among, filters=filters)
 
     def _query(self, kind: Kind, path: Path, start: float) -> Query:
-        self.check(path, timed=kind != "image" or lasting(path))
+        self.check(path, timed=kind != "image" or path.suffix.lower() not in PICTURES)
         return ask(self.embedder, start=start, **{kind: path})
 
     def locate_in_video(self, path: Path) -> list[Look]:
@@ -86,24 +125,35 @@ class Service:
         waveform = torch.from_numpy(piece.waveform.astype(np.float32) / 32768)
         return self._looks(waveform, frames[chosen], [piece.times[i] for i in chosen.tolist()])
 
+    def video_with_map(self, path: Path) -> bytes:
+        """The beginning of a video with the map over it and its sound, as an MP4 file."""
+        self.check(path, timed=True)
+        how: dict[str, Any] = {"limits": self.decoding, "workers": self.workers, "seconds": self.embedder.seconds}
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "located.mp4"
+            try:
+                localise_video(self.embedder.model, path, out, short_side=SHORT_SIDE, **how)
+            except DataError as error:  # it speaks of the command's options
+                raise MediaError(path, "needs pictures and half a second of sound") from error
+            return out.read_bytes()
+
     def locate(self, sound: Path, picture: Path) -> list[Look]:
         """A picture under the map of where a sound would come from in it."""
         self.check(sound, timed=True)
-        self.check(picture, timed=lasting(picture))
+        self.check(picture, timed=picture.suffix.lower() not in PICTURES)
         how: dict[str, Any] = {"seconds": self.embedder.seconds, "limits": self.decoding, "workers": self.workers}
         waveform = waveform_of(sound, rate=self.embedder.rate, sample_rate=None, start=0.0, **how)
         frames = frames_of(picture, start=0.0, **how)
         return self._looks(waveform, frames[:1], [None])
 
     def _looks(self, waveform: Tensor, frames: Tensor, seconds: list[float | None]) -> list[Look]:
-        maps, squares = localise(self.embedder.model, waveform, frames)
-        return [
-            Look(pixels(picture, scale_of(picture)), overlay(picture, heat), second)
-            for picture, heat, second in zip(squares, maps, seconds, strict=True)
-        ]
+        maps, _ = localise(self.embedder.model, waveform, frames)
+        shown = [pixels(frame, scale_of(frame)) for frame in frames]
+        overlays = [whole_overlay(frame, heat.numpy()) for frame, heat in zip(shown, maps, strict=True)]
+        return [Look(*parts) for parts in zip(shown, overlays, seconds, strict=True)]
 
     def check(self, path: Path, *, timed: bool) -> None:
-        """Refuses what is too large, or (for what lasts) too long or not media at all."""
+        """Refuses what is too large, or (`timed`: not a still picture) too long or not media at all."""
         limits = self.limits
         if not path.is_file():
             raise MediaError(path, "is not here any more; give it again")
@@ -115,11 +165,6 @@ class Service:
             if found.duration > limits.seconds:
                 lasts, most = spoken(found.duration), spoken(limits.seconds)
                 raise MediaError(path, f"lasts {lasts}; at most {most} are taken")
-
-
-def lasting(path: Path) -> bool:
-    """Would this file, given as a picture, be read as a film? All that does not go by a picture's name would."""
-    return path.suffix.lower() not in PICTURES
 
 
 def open_collection(

@@ -111,10 +111,12 @@ def read_superb_commands(tree: Tree) -> Coverage:
 def _seconds(path: Path) -> int:
     """Whole seconds of a WAV file; 1 for one that cannot be read, which `prepare` then refuses with the reason."""
     try:
-        with wave.open(str(path), "rb") as file:
-            return max(1, file.getnframes() // file.getframerate())
-    except (wave.Error, EOFError, ArithmeticError):
-        return 1
+        if path.is_file():  # a pipe would be waited for
+            with wave.open(str(path), "rb") as file:
+                return max(1, file.getnframes() // file.getframerate())
+    except (OSError, wave.Error, EOFError, ArithmeticError):
+        pass
+    return 1
 
 
 def read_fsd50k(tree: Tree) -> Coverage:

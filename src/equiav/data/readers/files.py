@@ -91,9 +91,10 @@ class Tree:
     def label_files(self, *patterns: str, expected: str = "") -> list[Path]:
         """The label files whose names fit any pattern, sorted by name; none is an error if one is `expected`."""
         fitting = [name for name in sorted(self._labels) if any(fnmatchcase(name, p) for p in patterns)]
-        if expected and not fitting:
+        found = [path for path in (Path(self._labels[name]) for name in fitting) if path.is_file()]  # no pipes
+        if expected and not found:
             raise DataError(f"{self.root}: no {Path(expected).name}; expected as {self.root / expected}")
-        return [Path(self._labels[name]) for name in fitting]
+        return found
 
     def folders(self, name: str) -> list[Path]:
         """The folders of this name that hold media."""

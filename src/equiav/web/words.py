@@ -1,0 +1,75 @@
+"""The tab for queries in words, on pages whose model has learnt text or whose index has a bridge."""
+
+from __future__ import annotations
+
+import logging
+from threading import Lock
+from typing import Any
+
+import gradio as gr
+
+from equiav.bridge import Bridge
+from equiav.errors import EquiAVError
+from equiav.search import Hit, Query
+from equiav.text import TEXT
+from equiav.web.service import BROKEN, FOUND, Service
+from equiav.web.views import clips_html
+
+log = logging.getLogger(__name__)
+
+HINT = '<p class="quiet">Write what you look for, and press Enter.</p>'
+LONGEST = 1000  # characters of a query
+AMONG = {"Sound and picture": "both", "Sound": "audio", "Picture": "visual"}
+QUIET: dict[str, Any] = {"print_exception": False}
+
+
+class Words:
+    """Queries in words to the index of a page."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self.lock = service, Lock()
+        self.bridge: Bridge | None = None
+
+    @staticmethod
+    def possible(service: Service) -> bool:
+        """Whether the page can be asked in words."""
+        return TEXT in service.embedder.model.modalities or Bridge.there(service.index.folder)
+
+    def search(self, text: str, among: str = "both") -> list[Hit]:
+        """The clips nearest to a text."""
+        embedder, index = self.service.embedder, self.service.index
+        if TEXT in embedder.model.modalities:
+            query = Query(embedder.text(text), TEXT, embedder.digest)
+        else:
+            with self.lock:  # the other model is loaded once, by whoever asks first
+                self.bridge = self.bridge or Bridge.open(index.folder)
+            query = self.bridge.query(text, embedder.digest)
+        return index.search(query, k=FOUND, among=among)
+
+
+def checked_words(value: object) -> str:
+    """What a browser sent for a text box or a choice, if it is text of a sensible length."""
+    if not isinstance(value, str) or len(value) > LONGEST:
+        raise EquiAVError(f"A query is text of at most {LONGEST} characters.")
+    return value
+
+
+def words_tab(service: Service, shared: dict[str, Any]) -> None:
+    """A text box, where to look, and what was found."""
+    words = Words(service)
+
+    def search(text: str | None, among: str | None) -> str:
+        try:
+            if not text or not text.strip():
+                return HINT
+            return clips_html(words.search(checked_words(text), AMONG.get(among or "", "both")))
+        except EquiAVError as error:
+            raise gr.Error(str(error), **QUIET, title="This cannot be done") from None
+        except Exception:
+            log.exception("search by words failed")
+            raise gr.Error(BROKEN, **QUIET) from None
+
+    box = gr.Textbox(label="What do you look for?", max_lines=1, max_length=LONGEST, elem_id="words")
+    among = gr.Radio(list(AMONG), value=next(iter(AMONG)), label="Look among")
+    found = gr.HTML(HINT, elem_id="search_by_words")
+    box.submit(search, [box, among], found, api_name="search_by_words", **shared)
