@@ -95,8 +95,8 @@ def build(folder: Path, count: int, noise: float, portion: int) -> dict[str, Any
     disk = sum(f.stat().st_size for f in folder.iterdir())
     return {
         "seconds": seconds, "cpu_seconds": cpu, "peak_anonymous_mb": peak.mb,
-        "lists": lists_for(part.trained), "trained_at": part.trained, "covered": part.covered,
-        "disk_mb": disk / 1e6, "compressed_mb": (folder / str(part.file)).stat().st_size / 1e6,
+        "lists": lists_for(part.trained) if part.file else 0, "trained_at": part.trained, "covered": part.covered,
+        "disk_mb": disk / 1e6, "compressed_mb": (folder / part.file).stat().st_size / 1e6 if part.file else 0.0,
     }  # fmt: skip
 
 

@@ -245,7 +245,7 @@ def card(
         name=name,
         header=yaml.safe_dump(header, sort_keys=False),
         config=config,
-        meta=checkpoint.meta,
+        meta={"kind": "unknown", **checkpoint.meta},
         banks=checkpoint.banks,
         parameters=sum(v.numel() for v in checkpoint.weights.values()),
         encoders="; ".join(dict.fromkeys(encoder_text(config.model.encoder_for(m)) for m in (AUDIO, VISUAL))),

@@ -475,7 +475,7 @@ def test_clips_are_not_held_in_memory(tmp_path, monkeypatch):
     """Journal and index are streamed: preparing 6,000 clips holds little more than the outcome of one source."""
     sources = [Clip(f"film{k:02d}.mp4", path=tmp_path / f"{k}.mp4") for k in range(30)]
 
-    def many(cutter, jobs, workers):
+    def many(workers, cutter, jobs):
         for number, source in jobs:
             made = [
                 pack(
@@ -486,9 +486,9 @@ def test_clips_are_not_held_in_memory(tmp_path, monkeypatch):
                 for k in range(200)
             ]
             fragment_path(cutter.folder, number).write_bytes(b"".join(blob for blob, _ in made))
-            yield Outcome(number, clips=tuple(stored for _, stored in made))
+            yield (number, source), Outcome(number, clips=tuple(stored for _, stored in made))
 
-    monkeypatch.setattr(PREPARE, "_in_workers", many)
+    monkeypatch.setattr(PREPARE.Workers, "map", many)
     tracemalloc.start()
     summary = prepare(sources, tmp_path / "out", workers=1, shard_bytes=100_000)
     most = tracemalloc.get_traced_memory()[1]

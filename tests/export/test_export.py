@@ -138,6 +138,15 @@ def test_without_onnx(tmp_path, monkeypatch):
     load_model(tmp_path / "out")
 
 
+def test_card_of_a_model_that_says_nothing_of_itself(tmp_path):
+    config = small_config()
+    save_model(tmp_path / "model", config, build_model(config).state_dict(), {})
+    export(tmp_path / "model", tmp_path / "out", onnx=False)
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "Imported weights (source unknown)" in text
+    assert "Kind of checkpoint: unknown." in text
+
+
 def test_card_of_a_model_trained_on_a_dataset_of_ones_own(tmp_path):
     model = checkpoint(tmp_path / "model", "data={kind: 'my_clips:Clips'}")
     export(model, tmp_path / "out", onnx=False)

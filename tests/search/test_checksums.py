@@ -97,6 +97,20 @@ def test_flipped_bits(whole, tmp_path, caplog, monkeypatch):
     assert outcome(folder) == (truth, None, [])
 
 
+@pytest.mark.parametrize("wrong", [b"TABL\x95", b"TAB\n\n"])
+def test_what_the_database_quotes_is_one_line(whole, tmp_path, wrong):
+    """It names what it could not parse, whatever bytes that are."""
+    folder = tmp_path / "index"
+    shutil.copytree(whole, folder)
+    content = (folder / "entries.db").read_bytes()
+    assert content.count(b"CREATE TABLE state") == 1
+    (folder / "entries.db").write_bytes(content.replace(b"CREATE TABLE state", b"CREATE " + wrong + b" state"))
+    with pytest.raises(EquiAVError, match=r"entries\.db cannot be read") as refused:
+        equiav.Index.open(folder)
+    assert "\n" not in str(refused.value)
+    assert all("\n" not in line for line in verify_index(folder))
+
+
 def test_what_is_whole_has_no_problems(whole, tmp_path):
     said = []
     assert verify_index(whole, said.append) == []

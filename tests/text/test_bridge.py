@@ -114,6 +114,9 @@ def test_the_index_remembers_it(tmp_path, run, silent_run, model, colours):
     expected = other.search(opened.query("a red ring", model.digest), k=3)
     assert [hit["id"] for hit in hits] == [hit.clip.id for hit in expected]
     assert "no words" in command("search", tmp_path / "index", "--text", "")
+    out = ("--out", tmp_path / "zeroshot", "--limit", "4")
+    assert "chance" in command("evaluate", "zeroshot", silent_run, "--bridge", tmp_path / "index", *out)
+    assert "leads to checkpoint" in command("evaluate", "zeroshot", run, "--bridge", tmp_path / "index", *out)
     with pytest.raises(DataError, match="leads to checkpoint"):
         opened.check_model("another")
     facts = tmp_path / "index/bridge/bridge.json"

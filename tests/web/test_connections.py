@@ -162,6 +162,26 @@ def test_requests_at_work_do_not_make_room(connect):
     assert all(connection.recv(1000).startswith(b"HTTP/1.1 200") for connection in working)
 
 
+def test_whatever_the_page_logs_is_bounded():
+    """Every logger of the package, also those of modules that came later than the page."""
+    import equiav.search
+    import equiav.web.page  # noqa: F401
+
+    names = ("equiav.web.page", "equiav.web.security", "equiav.web.words", "equiav.search.index", "uvicorn.error")
+    before, handler = {name: list(logging.getLogger(name).filters) for name in names}, signal.getsignal(signal.SIGTERM)
+    try:
+        connections.build_server(app, lambda: None)
+        for name in names:
+            assert any(isinstance(each, BoundedLog) for each in logging.getLogger(name).filters), name
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        for each in [name for name in logging.root.manager.loggerDict if name.startswith("equiav.")]:
+            kept = [f for f in logging.getLogger(each).filters if not isinstance(f, BoundedLog)]
+            logging.getLogger(each).filters[:] = before.get(each, kept)
+        for name in ("asyncio", "uvicorn.error"):
+            logging.getLogger(name).filters[:] = before.get(name, [])
+
+
 def test_the_log_is_bounded(caplog):
     logger = logging.getLogger("bounded")
     bounded = BoundedLog(lines=3, seconds=0.3)

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import os
+import sys
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -25,6 +26,7 @@ SUFFIXES = frozenset(_MEDIA.split())
 IMAGE_SUFFIXES = frozenset({".bmp", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 COLUMNS = frozenset({"path", "name", "label", "labels", "split", "group", "start", "seconds", "fold", "boxes"})
 VALIDATION_SHARE = 0.1
+NONE: dict[str, Any] = {}  # one for all clips without further columns
 MOST_SECONDS, MOST_FOLDS = 1e6, 10**6  # larger numbers in a list are mistakes
 
 
@@ -68,7 +70,8 @@ def split_of(group: str, share: float = VALIDATION_SHARE) -> Split:
 
 def _text(written: object) -> str:
     """Text as it can be stored: file names and JSON may hold what is no text in any encoding, written with escapes."""
-    return str(written).encode("utf-8", "backslashreplace").decode()
+    text = str(written)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()  # lists are long: no copies
 
 
 def _of_file(name: str, path: Path) -> Clip:
@@ -114,7 +117,7 @@ def _of_row(row: Any, path: Path, number: int) -> Clip:
         fold = int(row["fold"]) if row.get("fold") not in (None, "") else None
         if fold is not None and abs(fold) > MOST_FOLDS:
             raise ValueError(f"fold must be at most {MOST_FOLDS}")
-        name = row.get("name") or (f"{written}@{start:g}" if start or seconds is not None else written)
+        name = _text(row.get("name") or (f"{written}@{start:g}" if start or seconds is not None else written))
         labels = row.get("labels") or row.get("label") or ()
         parts = labels.split(";") if isinstance(labels, str) else [str(label) for label in labels]
         boxes = row.get("boxes") or []
@@ -122,17 +125,17 @@ def _of_row(row: Any, path: Path, number: int) -> Clip:
         if not all(math.isfinite(x) for box in corners for x in box):
             raise ValueError("boxes must be numbers")
         return Clip(
-            id=_text(name),
-            source=_text(name),
+            id=name,
+            source=name,
             path=path.parent / written,
             start=start,
             seconds=seconds,
-            labels=tuple(_text(part.strip()) for part in parts if part.strip()),
+            labels=tuple(sys.intern(_text(part.strip())) for part in parts if part.strip()),
             split=split,
             group=_text(row.get("group") or written),  # stretches of one file belong together
             fold=fold,
             boxes=tuple((x0, y0, x1, y1) for x0, y0, x1, y1 in corners),
-            metadata={key: value for key, value in row.items() if key not in COLUMNS},
+            metadata={key: value for key, value in row.items() if key not in COLUMNS} or NONE,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)

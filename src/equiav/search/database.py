@@ -132,8 +132,9 @@ def told(folder: Path, what: str = "read") -> Iterator[None]:
     """Errors of the database and the disk in one line."""
     try:
         yield
-    except (sqlite3.Error, OSError) as error:
-        reason = str(error) if isinstance(error, sqlite3.Error) else str(error.strerror)
+    except (sqlite3.Error, OSError, UnicodeDecodeError) as error:
+        # SQLite quotes what it could not read: several lines, or no text, on which Python fails.
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())
         if "is locked" in reason:
             raise Busy(f"{folder}: another process keeps its database locked") from error
         if what == "written":

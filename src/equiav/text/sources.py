@@ -232,10 +232,9 @@ class CaptionedWorld(WorldDataset):
     def part(self, index: int, frame: int, modalities: Sequence[Modality]) -> Sample:
         """Scenes are neither drawn nor sounded for their text alone."""
         others = [m for m in modalities if m != TEXT]
-        inputs = dict(super().sample(index, frame).inputs) if others else {}
+        inputs = super().part(index, frame, others).inputs if others else {}
         found = self.text(index, frame) if TEXT in modalities else None
-        text = {} if found is None else {TEXT: self.read.read(found)}
-        return Sample(self._name(index), {m: inputs[m] for m in others} | text)
+        return Sample(self._name(index), dict(inputs) | ({} if found is None else {TEXT: self.read.read(found)}))
 
 
 def with_text(clips: Dataset, options: TextOptions, split: Split) -> Dataset:

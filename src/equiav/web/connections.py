@@ -149,7 +149,8 @@ def build_server(app: Any, clean_up: Callable[[], None]) -> EndingServer:
         backlog=BACKLOG, limit_concurrency=most_connections(),
     )  # fmt: skip
     bounded = BoundedLog()
-    for name in ("asyncio", "uvicorn.error", "equiav.web.page", "equiav.web.security"):
+    ours = [name for name in logging.root.manager.loggerDict if name.startswith("equiav.")]
+    for name in ("asyncio", "uvicorn.error", *ours):  # a filter holds for its own logger only, not for those below it
         logging.getLogger(name).addFilter(bounded)
     # uvicorn hands a signal on once it is done; without a handler the process would end before it cleans up.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

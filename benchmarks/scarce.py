@@ -1,0 +1,52 @@
+"""Retrieval against the number of training clips, one line per method: draws docs/images/scarce.png.
+
+    equiav ablate configs/ablation/scarce_size.yaml --scale world      # the runs
+    python benchmarks/scarce.py                                        # the figure
+
+Means over seeds with Student's 95 % interval, of the last checkpoint; methods and sizes without a run are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from equiav.report import new_figure, save
+from equiav.reproduction import Folders, collect, load_tables
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = re.compile(r"(.+) \((\d+) clips\)")
+PANELS = {"V2A MRR": "video to audio", "A2V MRR": "audio to video"}
+
+
+def main() -> None:
+    (table,) = load_tables([ROOT / "configs/ablation/scarce_size.yaml"])
+    results = collect(table, "world", Folders(ROOT / "results/ablation", ROOT / "runs/ablation"))
+    columns = {column.name: column for column in table.columns}
+    figure = new_figure(9, 3.6)
+    for k, (name, title) in enumerate(PANELS.items(), 1):
+        axis = figure.add_subplot(1, 2, k)
+        lines = defaultdict(list)
+        for row in table.rows:
+            method, clips = NAME.fullmatch(row.name).groups()  # type: ignore[union-attr]
+            found = results.cell(row, columns[name])
+            if found is not None:
+                lines[method].append((int(clips), found.mean, found.half_width or 0.0))
+        for method, points in lines.items():
+            x, mean, half = zip(*points, strict=True)
+            (line,) = axis.plot(x, mean, marker="o", markersize=3, label=method)
+            low, high = ([m + sign * h for m, h in zip(mean, half, strict=True)] for sign in (-1, 1))
+            axis.fill_between(x, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+        axis.set_xscale("log")
+        axis.set_xticks(sizes := sorted({x for points in lines.values() for x, _, _ in points}), map(str, sizes))
+        axis.minorticks_off()
+        axis.set(title=title, xlabel="training clips", ylabel="mean reciprocal rank, %")
+        axis.grid(alpha=0.3)
+    axis.legend(fontsize=7)
+    save(figure, ROOT / "docs/images/scarce.png")
+    print("written: docs/images/scarce.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Speed of this checkout beside an earlier one, by each checkout's own benchmarks, in turns.
+
+    git worktree add /tmp/before COMMIT
+    python tools/before_after.py /tmp/before FOLDER_OF_VIDEOS [--turns 2]
+
+Writes benchmarks/results/before_after.json: CPU time after over CPU time before, of `prepare`, the loader, search among
+100,000 vectors and a step of the base model. Run it on a machine with nothing else to do, about half an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from equiav.io import provenance, write_json
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "before_after.json"
+
+
+def run(checkout: Path, *arguments: str, threads: int = 1) -> float:
+    """CPU seconds of a command of a checkout and of the processes it waited for."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": str(threads)}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], check=True, env=environment, cwd=checkout, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def result(checkout: Path, name: str) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
+    """What a benchmark wrote; the checkout gets its own file back."""
+    path = checkout / "benchmarks" / "results" / f"{name}.json"
+    found = json.loads(path.read_text())
+    subprocess.run(["git", "-C", str(checkout), "checkout", "--quiet", "--", "benchmarks", "docs"], check=True)
+    return found  # type: ignore[no-any-return]
+
+
+def measure(checkout: Path, videos: Path, step: bool) -> dict[str, float]:
+    """CPU time of everything that is compared, once."""
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = Path(folder) / "prepared"
+        found["prepare, s"] = run(checkout, "-m", "equiav.cli", "prepare", str(videos), str(prepared), "--workers", "1")
+        run(checkout, "benchmarks/loader.py", str(prepared))
+        found["loader, ms a sample"] = result(checkout, "loader")["total"]  # type: ignore[assignment]
+        run(checkout, "benchmarks/search.py", "--count", "100000", "--folder", str(Path(folder) / "search"))
+        for noise, of in result(checkout, "search")["noise"].items():
+            found[f"search at noise {noise}, p50 ms"] = of["search"]["default"]["p50_cpu_ms"]  # type: ignore[index, assignment]
+    if step:
+        run(checkout, "benchmarks/training_step.py", "1", threads=os.cpu_count() or 1)
+        found["training step, s"] = result(checkout, "training_step")["cpu_seconds"]["16"]  # type: ignore[assignment]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("videos", type=Path)
+    parser.add_argument("--turns", type=int, default=2)
+    chosen = parser.parse_args()
+    made = provenance()
+    commit = ["git", "-C", str(chosen.before), "rev-parse", "--short=12", "HEAD"]
+    values: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"before": [], "after": []})
+    for turn in range(chosen.turns):
+        for side, checkout in (("before", chosen.before.resolve()), ("after", ROOT)):
+            for name, value in measure(checkout, chosen.videos.resolve(), step=turn == 0).items():
+                values[name][side].append(value)
+                print(f"{name}: {side} {value:.3f}", flush=True)
+    ratios = {name: statistics.median(v["after"]) / statistics.median(v["before"]) for name, v in values.items()}
+    for name, ratio in ratios.items():
+        print(f"{name}: after / before {ratio:.3f}")
+    earlier = subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip()
+    write_json(RESULTS, {"before": earlier, "ratio": ratios, "values": dict(values), "provenance": made})
+
+
+if __name__ == "__main__":
+    main()
