@@ -22,7 +22,6 @@ VARIANTS = {
         "train.checkpoint_activations=true",
         "train.micro_batch=3",
     ),
-    "compiled": ("train.compile=true", "train.checkpoint_activations=true", "train.micro_batch=3"),
     "plain contrast": ("objective.intra=none", "objective.inter=original"),
     "adapters": ("optim.lora={rank: 2, alpha: 4}", "optim.freeze={visual.encoder: 1}"),
     "token store": ("optim.freeze={encoder: all}", "train.views={count: 2, store: OUT-store}"),

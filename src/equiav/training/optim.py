@@ -90,7 +90,7 @@ def encoders_of(model: nn.Module) -> dict[Modality, Layered]:
 def compile_blocks(encoders: Iterable[nn.Module]) -> None:
     """Compiles the blocks of encoders in place, where they are called: names of weights stay.
 
-    Block by block: equal blocks share one compilation, activation checkpointing stays outside and DDP further out.
+    Block by block: equal blocks share one compilation, and activation checkpointing stays outside.
     """
     for encoder in encoders:
         lists = [part for part in encoder.modules() if isinstance(part, nn.ModuleList)]
