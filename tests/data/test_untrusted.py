@@ -80,3 +80,10 @@ def test_names_that_no_file_can_have(data_file):  # noqa: F811
         CavMaeDataset(read_cavmae(data_file, root=data_file.parent / ("x" * 5000)), size=8).sample(0, 0)
     with pytest.raises(MediaError, match=r"File name too long|no such file"):
         read_image(data_file.parent / ("x" * 5000))
+
+
+def test_cells_of_several_lines_are_told_in_one(tmp_path):
+    (tmp_path / "manifest.csv").write_text('path,kind,class,split,source\n"a\nb",audio,dog,"tr\nain",x\n')
+    with pytest.raises(DataError, match="got audio and tr ain") as refused:
+        read_paired(tmp_path, size=8)
+    assert "\n" not in str(refused.value)

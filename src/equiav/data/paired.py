@@ -157,7 +157,8 @@ def _of_line(line: dict[str, str], root: Path, number: int) -> Clip:
     path, kind, split = line["path"], line["kind"], line["split"]
     if kind not in KINDS.values() or split not in SPLITS:
         allowed = f"kind is one of {', '.join(KINDS.values())}, split one of {', '.join(SPLITS)}"
-        raise DataError(f"{root}: {MANIFEST}, {path}: {allowed}; got {kind} and {split}")
+        got = " ".join(f"{path}: {allowed}; got {kind} and {split}".split())  # a cell may hold several lines
+        raise DataError(f"{root}: {MANIFEST}, {got}")
     group, held_out = path, None
     for publisher, pattern in _SOURCES.items():
         if found := pattern.match(line["source"]):
