@@ -280,7 +280,7 @@ def part_records(scores: Scores, pipeline: Pipeline, drawn: Drawn) -> tuple[dict
         others = {"identity": scores["identity"], **{k: scores[f"{k}.{name}"] for k in ("redrawn", "left_out")}}
         together[name] = compared(own, others, on, draws=int(on.sum()))
         on = counted(pipeline, name, drawn[f"alone.{name}"], drawn[f"alone_redrawn.{name}"])[:, None]
-        true, identity, redrawn = scores[f"alone.{name}"].split(1, dim=1)
+        true, identity, redrawn = scores[f"alone.{name}"].chunk(3, dim=1)
         moved = float(scores[f"changed.{name}"].mean())
         alone[name] = compared(true, {"identity": identity, "redrawn": redrawn}, on, input_change=moved)
     return together, alone
