@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from threading import Lock
 from typing import Any
 
@@ -12,15 +11,13 @@ from equiav.bridge import Bridge
 from equiav.errors import EquiAVError
 from equiav.search import Hit, Query
 from equiav.text import TEXT
-from equiav.web.service import BROKEN, FOUND, Service
+from equiav.web.guard import guarded
+from equiav.web.service import FOUND, Service
 from equiav.web.views import clips_html
-
-log = logging.getLogger(__name__)
 
 HINT = '<p class="quiet">Write what you look for, and press Enter.</p>'
 LONGEST = 1000  # characters of a query
 AMONG = {"Sound and picture": "both", "Sound": "audio", "Picture": "visual"}
-QUIET: dict[str, Any] = {"print_exception": False}
 
 
 class Words:
@@ -58,18 +55,13 @@ def words_tab(service: Service, shared: dict[str, Any]) -> None:
     """A text box, where to look, and what was found."""
     words = Words(service)
 
-    def search(text: str | None, among: str | None) -> str:
-        try:
-            if not text or not text.strip():
-                return HINT
-            return clips_html(words.search(checked_words(text), AMONG.get(among or "", "both")))
-        except EquiAVError as error:
-            raise gr.Error(str(error), **QUIET, title="This cannot be done") from None
-        except Exception:
-            log.exception("search by words failed")
-            raise gr.Error(BROKEN, **QUIET) from None
+    def search_by_words(text: str | None, among: str | None) -> str:
+        if not text or not text.strip():
+            return HINT
+        return clips_html(words.search(text, AMONG.get(among or "", "both")))
 
     box = gr.Textbox(label="What do you look for?", max_lines=1, max_length=LONGEST, elem_id="words")
     among = gr.Radio(list(AMONG), value=next(iter(AMONG)), label="Look among")
     found = gr.HTML(HINT, elem_id="search_by_words")
+    search = guarded(search_by_words, checked_words)
     box.submit(search, [box, among], found, api_name="search_by_words", **shared)
