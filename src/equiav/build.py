@@ -33,7 +33,17 @@ from equiav.config import (
 )
 from equiav.errors import ConfigError, DataError
 from equiav.randomness import generator
-from equiav.text import PartialObjective, TextEncoder, TextInput, text_options, text_pipeline, with_text
+from equiav.text import (
+    PartialObjective,
+    TextEncoder,
+    TextInput,
+    TextOptions,
+    TransformersTextEncoder,
+    describe_text,
+    text_options,
+    text_pipeline,
+    with_text,
+)
 from equiav.types import AUDIO, SPLITS, VISUAL, Modality, Split
 
 M = TypeVar("M", bound=nn.Module)
@@ -76,7 +86,10 @@ def build_inputs(config: Config) -> dict[Modality, media.InputTransform]:
         AUDIO: media.SpectrogramInput(build_filter_bank(audio), audio.mean, audio.std),
         VISUAL: media.ImageInput(config.visual.mean, config.visual.std),
     }
-    return inputs | {m: build_modality(config, m).inputs for m in config.modalities}
+    return inputs | {
+        m: build_text_input(text_options(cfg.options)) if cfg.kind == "text" else build_modality(config, m).inputs
+        for m, cfg in config.modalities.items()
+    }
 
 
 def build_filter_bank(cfg: AudioConfig) -> media.FilterBank:
@@ -146,12 +159,22 @@ def with_encoders(config: Config) -> Config:
             Config.model_validate(config.model_dump())
         except ValidationError as error:
             raise refusal(error, cfg.name) from error
+    for modality, further in config.modalities.items():
+        o = text_options(further.options) if further.kind == "text" else TextOptions()
+        if o.name is not None and o.architecture is None:
+            options = {**further.options, "architecture": describe_text(o.name, o.revision)}
+            known = {**config.modalities, modality: further.model_copy(update={"options": options})}
+            config = config.model_copy(update={"modalities": known})
     return config
 
 
 def load_pretrained(config: Config, encoders: Mapping[Modality, nn.Module]) -> None:
     """Gives encoders of kind transformers the weights that the recipe names."""
     for modality, encoder in encoders.items():
+        if isinstance(encoder, TransformersTextEncoder):
+            o = text_options(config.modalities[modality].options)
+            encoder.load_pretrained(o.name or "", o.revision)
+            continue
         cfg = config.model.encoder_for(modality)
         if cfg.name is not None:
             cast(models.TransformersEncoder, encoder).load_pretrained(cfg.name, cfg.revision)
@@ -171,16 +194,29 @@ def build_modality(config: Config, modality: Modality) -> ModalitySpec:
 
 def build_text(config: Config, modality: Modality) -> ModalitySpec:
     """Text as a modality: words of bytes, their augmentations, and an encoder of the size of the others unless told."""
-    o = text_options(config.modalities[modality].options)
+    o = text_options(with_encoders(config).modalities[modality].options)
+    if o.architecture is not None:
+        encoder = TransformersTextEncoder(o.architecture, words=o.words, letters=o.letters, frozen=o.frozen)
+        return ModalitySpec(build_text_input(o), build_text_pipeline(o), encoder)
     own, shared = (o.width, o.depth, o.heads), config.model.encoder
     if None in own and shared.kind != "vit":
         raise ConfigError("modalities.text.options: give width, depth and heads of the text encoder")
     size = encoder_size(shared) if None in own else models.Size(o.width or 0, o.depth or 0, o.heads or 0)
     return ModalitySpec(
-        TextInput(o.words, o.letters),
-        text_pipeline(crop=o.crop, drop=o.drop, swap=o.swap, spell=o.spell),
+        build_text_input(o),
+        build_text_pipeline(o),
         TextEncoder(size, words=o.words, letters=o.letters, byte_width=o.byte_width, eps=shared.norm_eps),
     )
+
+
+def build_text_input(o: TextOptions) -> TextInput:
+    """From raw text to the text encoder's input."""
+    return TextInput(o.words, o.letters)
+
+
+def build_text_pipeline(o: TextOptions) -> Pipeline:
+    """The augmentations of text."""
+    return text_pipeline(crop=o.crop, drop=o.drop, swap=o.swap, spell=o.spell)
 
 
 def build_predictor(cfg: PredictorConfig, width: int, d_t: int, eps: float) -> nn.Module:
@@ -300,7 +336,10 @@ def build_pipelines(config: Config) -> dict[Modality, Pipeline]:
         AUDIO: augment.audio_pipeline(**cfg.audio.model_dump()),
         VISUAL: augment.visual_pipeline(**cfg.visual.model_dump()),
     }
-    return pipelines | {m: build_modality(config, m).augment for m in config.modalities}
+    return pipelines | {
+        m: build_text_pipeline(text_options(cfg.options)) if cfg.kind == "text" else build_modality(config, m).augment
+        for m, cfg in config.modalities.items()
+    }
 
 
 def build_finetuning_pipelines(cfg: FinetuneConfig) -> dict[Modality, Pipeline]:

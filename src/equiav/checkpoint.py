@@ -245,6 +245,10 @@ def model_digest(config: Config, weights: Mapping[str, Tensor], banks: Mapping[s
         encoder = facts.get("model", {}).get(modality, {}).get("encoder", {})
         for key in ("name", "revision"):
             encoder.pop(key, None)
+    for further in facts.get("modalities", {}).values():
+        options = further.get("options", {})
+        if further["kind"] == "text" and "architecture" in options:
+            further["options"] = {k: v for k, v in options.items() if k not in ("name", "revision")}
     about = json.dumps({**facts, "representation": config.objective.representation}, sort_keys=True)
     tensors = {**weights, **_stored(banks)}
     digest = Digest(_hashed(about, tensors))

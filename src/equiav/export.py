@@ -85,9 +85,9 @@ def shareable(config: Config) -> Config:
         for key in PATHS:
             if isinstance(section.get(key), str):
                 section[key] = Path(section[key]).name
-    for modality in (AUDIO, VISUAL):
-        encoder = tree["model"][modality]["encoder"]
-        if encoder and encoder["name"] and (encoder["name"].count("/") != 1 or encoder["name"][0] in "./~"):
+    encoders = [tree["model"][modality]["encoder"] for modality in (AUDIO, VISUAL)]
+    for encoder in [*encoders, *(m["options"] for m in tree["modalities"].values() if m["kind"] == "text")]:
+        if encoder and encoder.get("name") and (encoder["name"].count("/") != 1 or encoder["name"][0] in "./~"):
             encoder["name"] = Path(encoder["name"]).name  # a folder; on the Hub it is owner/name
     return parse_config(tree, "the exported recipe")
 
@@ -247,7 +247,7 @@ def card(
         config=config,
         meta={"kind": "unknown", **checkpoint.meta},
         banks=checkpoint.banks,
-        parameters=sum(v.numel() for v in checkpoint.weights.values()),
+        parameters=sum(v.numel() for v in checkpoint.weights.values() if v.is_floating_point()),
         encoders="; ".join(dict.fromkeys(encoder_text(config.model.encoder_for(m)) for m in (AUDIO, VISUAL))),
         width=encoder_size(config.model.encoder).width if joint else config.model.heads.inter,
         results={task: rows for task in sorted(results) if (rows := list(measurements(results[task])))},

@@ -5,11 +5,10 @@ import pytest
 from equiav.build import build_dataset
 from equiav.data import find_sources, prepare
 from equiav.errors import DataError
-from equiav.evaluation import Retrieval
+from equiav.evaluation import Retrieval, ZeroShot
 from equiav.inference import load_model
 from equiav.text import TEXT, TextDataset, written
 from equiav.training import Trainer
-from equiav.zeroshot import ZeroShot
 from tests.data.test_paired import make_collection
 from tests.media.making import sine, write_media
 from tests.training.small import small_config

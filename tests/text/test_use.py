@@ -12,13 +12,11 @@ from typer.testing import CliRunner
 from equiav.build import build_dataset
 from equiav.cli import app
 from equiav.errors import ConfigError, DataError, EquiAVError, ShapeError
-from equiav.evaluation import Retrieval, embed_dataset
+from equiav.evaluation import Retrieval, ZeroShot, class_vectors, embed_dataset, localise_text
 from equiav.inference import Embedder, load_model
 from equiav.inference.text import embed_text
 from equiav.search import Entry, Index, Query
 from equiav.text import TEXT
-from equiav.where import localise_text
-from equiav.zeroshot import ZeroShot, class_vectors
 
 LONG = "ring " * 20_000
 

@@ -55,8 +55,8 @@ def zeroshot(
     from equiav.bridge import Bridge
     from equiav.build import build_dataset, with_data
     from equiav.data import read_classes
+    from equiav.evaluation import ZeroShot
     from equiav.inference import load_model
-    from equiav.zeroshot import ZeroShot
 
     part, loaded, texts = split_name(split), load_model(model), None
     if bridge is not None:
@@ -84,9 +84,8 @@ def where(
 
     Looks at the beginning of each file. The model must have learnt text.
     """
-    from equiav.evaluation import METHODS
+    from equiav.evaluation import METHODS, where_files
     from equiav.inference import Embedder, load_model
-    from equiav.where import where_files
 
     chosen = choose("--method", method, *METHODS)
     if not source.exists():

@@ -61,6 +61,8 @@ from equiav.evaluation.retrieval import (
     retrieval_metrics,
     spread,
 )
+from equiav.evaluation.where import localise_text, where_files
+from equiav.evaluation.zeroshot import ZeroShot, class_vectors, prompts_of
 
 __all__ = [
     "METHODS",
@@ -80,6 +82,7 @@ __all__ = [
     "Results",
     "Retrieval",
     "View",
+    "ZeroShot",
     "accuracy",
     "agreement",
     "agreement_metrics",
@@ -89,6 +92,7 @@ __all__ = [
     "chance",
     "class_metrics",
     "class_scores",
+    "class_vectors",
     "classification_metrics",
     "classify_dataset",
     "confusion",
@@ -111,6 +115,7 @@ __all__ = [
     "linear_probes",
     "localise",
     "localise_files",
+    "localise_text",
     "localise_video",
     "mean_average_precision",
     "method_of",
@@ -122,6 +127,7 @@ __all__ = [
     "pixels",
     "predictor_similarity",
     "probe_splits",
+    "prompts_of",
     "rank_metrics",
     "ranks",
     "read_tokens",
@@ -131,4 +137,5 @@ __all__ = [
     "spread",
     "token_scores",
     "upsample",
+    "where_files",
 ]

@@ -11,7 +11,7 @@ from equiav.models.cavmae import (
     write_cavmae,
 )
 from equiav.models.classifier import Classifier, ClassifierModel, Mode, modalities
-from equiav.models.encoder import SIZES, Encoder, Layered, Size, ViT, sincos_positions
+from equiav.models.encoder import SIZES, Encoder, Layered, Size, ViT, groups_by_block, sincos_positions
 from equiav.models.equiav import Branch, EmbeddingModel, EquiAV, ProjectionHead, Representation, centroid, mean_pool
 from equiav.models.foreign import (
     HEAD_WIDTH,
@@ -30,7 +30,16 @@ from equiav.models.foreign import (
     released_sizes,
     to_released,
 )
-from equiav.models.hf import ForeignEncoder, TransformersEncoder, describe
+from equiav.models.hf import (
+    FILES,
+    ForeignEncoder,
+    TransformersEncoder,
+    describe,
+    foreign_config,
+    foreign_network,
+    locate,
+    published_network,
+)
 from equiav.models.layers import Block, Chosen, Tokens, draw_path, draw_tokens, initialise
 from equiav.models.mae import (
     Decoder,
@@ -45,6 +54,7 @@ from equiav.models.mae import (
 from equiav.models.predictor import AttentionPredictor, HypernetworkPredictor, LinearPredictor, in_residual_form
 
 __all__ = [
+    "FILES",
     "HEAD_WIDTH",
     "PREDICTOR_HEADS",
     "SIZES",
@@ -84,8 +94,11 @@ __all__ = [
     "draw_path",
     "draw_tokens",
     "finetuned_from_released",
+    "foreign_config",
+    "foreign_network",
     "from_mae",
     "from_released",
+    "groups_by_block",
     "in_residual_form",
     "initialise",
     "initialise_masked",
@@ -95,8 +108,10 @@ __all__ = [
     "kind_of_released",
     "load_fitting",
     "load_strict",
+    "locate",
     "mean_pool",
     "modalities",
+    "published_network",
     "read_cavmae",
     "read_safetensors",
     "read_state",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -70,13 +70,7 @@ class ForeignEncoder:
 def describe(name: str, revision: str | None = None) -> ForeignEncoder:
     """Architecture, size and statistics of an encoder on the Hub or in a local folder; no weights are read."""
     folder = locate(name, revision)
-    tree = _json(folder / CONFIG, name)
-    kind = str(tree.get("model_type"))
-    kind = TOWERS.get(kind, kind)
-    if kind not in FAMILIES:
-        known = ", ".join([*FAMILIES, *TOWERS])
-        raise ConfigError(f"{name}: is of the kind {kind}; encoders can be {known}")
-    config = _config_class(kind).from_pretrained(folder, local_files_only=True)
+    kind, config = foreign_config(name, folder, FAMILIES, TOWERS)
     architecture = {key: getattr(config, key) for key in ARCHITECTURE if hasattr(config, key)}
     for key, value in architecture.items():
         if not isinstance(value, str | int | float | bool):  # sides that differ are lists
@@ -91,7 +85,16 @@ def describe(name: str, revision: str | None = None) -> ForeignEncoder:
     return ForeignEncoder(modality, {"model_type": kind, **architecture}, inputs(processor, architecture, name))
 
 
-def locate(name: str, revision: str | None = None) -> Path:
+def foreign_config(name: str, folder: Path, known: Iterable[str], towers: Mapping[str, str]) -> tuple[str, Any]:
+    """The kind of a saved model, of one with several `towers` that of its tower; and its configuration."""
+    kind = str(_json(folder / CONFIG, name).get("model_type"))
+    kind = towers.get(kind, kind)
+    if kind not in known:
+        raise ConfigError(f"{name}: is of the kind {kind}; encoders can be {', '.join([*known, *towers])}")
+    return kind, _config_class(kind).from_pretrained(folder, local_files_only=True)
+
+
+def locate(name: str, revision: str | None = None, files: Iterable[str] = FILES) -> Path:
     """The folder of an encoder: a local one as it is, else a snapshot in the Hub's cache, fetched where possible."""
     _library()
     from huggingface_hub import snapshot_download
@@ -110,7 +113,7 @@ def locate(name: str, revision: str | None = None) -> Path:
     where = name if revision is None else f"{name} at revision {revision}"
     try:
         with _quiet():
-            return Path(snapshot_download(name, revision=revision, allow_patterns=list(FILES)))
+            return Path(snapshot_download(name, revision=revision, allow_patterns=list(files)))
     except HFValidationError as error:
         raise ConfigError(f"{name}: no such folder, and no name of a repository on the Hub (owner/name)") from error
     except GatedRepoError as error:
@@ -182,29 +185,11 @@ class TransformersEncoder(Encoder):
     def load_pretrained(self, name: str, revision: str | None = None) -> None:
         """Takes the published weights; where the input size is another, positions are resized as transformers does."""
         folder = locate(name, revision)
-        if not any(folder.glob("model*.safetensors")):
-            raise WeightsError(
-                f"{name}: holds no model.safetensors; pickled weights (pytorch_model.bin) are not opened, because they "
-                "can run code; look for a revision or a copy with safetensors"
-            )
-        import transformers
-
         kind = self.architecture["model_type"]
         config = _config_class(kind).from_pretrained(folder, local_files_only=True)
         for key, value in self.family.settings:
             setattr(config, key, value)
-        with _quiet():
-            try:
-                found, report = getattr(transformers, self.family.model).from_pretrained(
-                    folder, config=config, use_safetensors=True, local_files_only=True, dtype=torch.float32,
-                    output_loading_info=True, ignore_mismatched_sizes=True, **dict(self.family.arguments),
-                )  # fmt: skip
-            except Exception as error:  # whatever its readers make of a damaged or foreign file
-                raise WeightsError(f"{name}: its weights cannot be read ({_one_line(error)})") from error
-        if lacking := sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}):
-            raise WeightsError(
-                f"{name}: its weights lack {lacking[0]} or have it in another shape ({len(lacking)} tensors in all)"
-            )
+        found = published_network(name, folder, self.family.model, config, **dict(self.family.arguments))
         state = found.state_dict()
         for key in ("embeddings.position_embeddings", "embeddings.position_embedding.weight"):
             own = self.network.state_dict().get(key)
@@ -233,19 +218,48 @@ def _config_class(kind: str) -> Any:
 
 def _network(architecture: Mapping[str, Any]) -> Any:
     """The network with weights that depend on nothing; only keys that decide the architecture are passed on."""
-    _library()
-    import transformers
-
     kind = str(architecture["model_type"])
     family = FAMILIES[kind]
     values = {key: architecture[key] for key in ARCHITECTURE if key in architecture}
+    return foreign_network(kind, family.model, {**values, **dict(family.settings)}, **dict(family.arguments))
+
+
+def foreign_network(kind: str, model: str, values: Mapping[str, Any], **arguments: Any) -> Any:
+    """A network of the class `model` with these values in its configuration, and weights that depend on nothing."""
+    _library()
+    import transformers
+
     try:
-        config = _config_class(kind)(**values, **dict(family.settings), attn_implementation="sdpa")
+        config = _config_class(kind)(**{"attn_implementation": "sdpa", **values})
         with torch.random.fork_rng(devices=[]):  # its constructor draws from the global generator
             torch.manual_seed(0)
-            return getattr(transformers, family.model)(config, **dict(family.arguments))
+            return getattr(transformers, model)(config, **arguments)
     except Exception as error:  # whatever its constructors make of impossible values
         raise ConfigError(f"encoder of kind {kind}: cannot be built ({_one_line(error)})") from error
+
+
+def published_network(name: str, folder: Path, model: str, config: Any, **arguments: Any) -> Any:
+    """A network of the class `model` with the weights of a folder, all of them and from safetensors only."""
+    import transformers
+
+    if not any(folder.glob("model*.safetensors")):
+        raise WeightsError(
+            f"{name}: holds no model.safetensors; pickled weights (pytorch_model.bin) are not opened, because they "
+            "can run code; look for a revision or a copy with safetensors"
+        )
+    with _quiet():
+        try:
+            found, report = getattr(transformers, model).from_pretrained(
+                folder, config=config, use_safetensors=True, local_files_only=True, dtype=torch.float32,
+                output_loading_info=True, ignore_mismatched_sizes=True, **arguments,
+            )  # fmt: skip
+        except Exception as error:  # whatever its readers make of a damaged or foreign file
+            raise WeightsError(f"{name}: its weights cannot be read ({_one_line(error)})") from error
+    if lacking := sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}):
+        raise WeightsError(
+            f"{name}: its weights lack {lacking[0]} or have it in another shape ({len(lacking)} tensors in all)"
+        )
+    return found
 
 
 def _grid(architecture: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int, int]]:

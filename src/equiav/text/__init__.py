@@ -3,6 +3,7 @@
 from equiav.text.augment import SpanCrop, SpellingNoise, WordDropout, WordSwap, text_pipeline, word_mask
 from equiav.text.captions import PARAPHRASES, TEMPLATES, caption, fill
 from equiav.text.encoder import TextEncoder
+from equiav.text.foreign import TransformersTextEncoder, describe_text
 from equiav.text.objective import PartialObjective, inter_among, intra_among
 from equiav.text.options import TextOptions, text_options
 from equiav.text.sources import CaptionedWorld, ClassTexts, TextDataset, has_words, read_sidecar, read_table, with_text
@@ -21,9 +22,11 @@ __all__ = [
     "TextEncoder",
     "TextInput",
     "TextOptions",
+    "TransformersTextEncoder",
     "WordDropout",
     "WordSwap",
     "caption",
+    "describe_text",
     "fill",
     "has_words",
     "inter_among",

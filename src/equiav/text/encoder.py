@@ -13,6 +13,18 @@ from equiav.models import Block, Chosen, Encoder, Size, Tokens, sincos_positions
 BYTES = 256
 
 
+def all_if_none(there: Bool[Tensor, "b places"]) -> Bool[Tensor, "b places"]:
+    """Of a text without words all places count: none must be NaN."""
+    return there | ~there.any(dim=1, keepdim=True)
+
+
+def filled(h: Tokens, there: Bool[Tensor, "b places"]) -> Tokens:
+    """Places without a word hold the mean of the words' tokens."""
+    there = all_if_none(there)
+    share = there.to(h.dtype) / there.sum(dim=1, keepdim=True)
+    return torch.where(there[..., None], h, (share[..., None] * h).sum(dim=1, keepdim=True))
+
+
 class WordBlock(Block):
     """A transformer block whose words look at words only, not at empty places."""
 
@@ -72,12 +84,10 @@ class TextEncoder(Encoder):
         letters = F.embedding(grid.long(), self.bytes.weight.T) * (grid > 0)[..., None]
         h = self.norm_words(self.word(letters.flatten(2))) + positions
         there = (grid > 0).any(dim=-1)
-        there = there | ~there.any(dim=1, keepdim=True)  # of a text without words all places count: none must be NaN
+        there = all_if_none(there)
         for block in self.blocks:
             h = block(h, there)
-        h = self.norm(h)
-        share = there.to(h.dtype) / there.sum(dim=1, keepdim=True)
-        return torch.where(there[..., None], h, (share[..., None] * h).sum(dim=1, keepdim=True))
+        return filled(self.norm(h), there)
 
     def layers(self) -> list[list[str]]:
         """Bytes and words, then one group a block; the final norm belongs to the last block's output."""

@@ -232,4 +232,7 @@ def restore_optimiser(model: nn.Module, optimiser: torch.optim.AdamW, tensors: d
 def update_average(average: dict[str, Tensor], model: nn.Module, decay: float) -> None:
     """average = decay * average + (1 - decay) * weights, in place."""
     for name, value in model.state_dict().items():
-        average[name].lerp_(value, 1 - decay)
+        if value.is_floating_point():
+            average[name].lerp_(value, 1 - decay)
+        else:  # what is no weight, such as the bytes of a tokenizer
+            average[name].copy_(value)

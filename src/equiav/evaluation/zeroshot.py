@@ -13,12 +13,13 @@ from torch import Tensor
 
 from equiav.data import Dataset, Labels, Subset, evenly_spaced, labels_of, multi_hot, vocabulary
 from equiav.errors import ConfigError, DataError
-from equiav.evaluation import Results, classification_metrics, embed_dataset
+from equiav.evaluation.base import Report, Results, silent
+from equiav.evaluation.classification import classification_metrics
+from equiav.evaluation.embed import embed_dataset
 from equiav.inference import Embedder, LoadedModel
 from equiav.text import TEXT, fill, text_options
 from equiav.types import AUDIO, VISUAL
 
-__all__ = ["ZeroShot", "class_vectors", "prompts_of"]
 BOTH = "both"
 Texts = Callable[[list[str]], Any]  # unit vectors (N, D) of texts in the model's space
 
@@ -54,7 +55,7 @@ class ZeroShot:
     texts: Texts | None = None
     limit: int | None = None
     split: str | None = None
-    report: Callable[[str], None] = lambda line: None
+    report: Report = silent
 
     greater_is_better = True
     primary = "zeroshot/audio/accuracy"

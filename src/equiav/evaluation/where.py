@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,12 @@ from torch import Tensor
 
 from equiav.data import IMAGE_SUFFIXES, SUFFIXES, find_sources
 from equiav.errors import DataError, EquiAVError
-from equiav.evaluation import Method, Results, heat_maps, method_of, pixels, scale_of
+from equiav.evaluation.base import Report, Results, pixels, silent
+from equiav.evaluation.localisation import Method, heat_maps, method_of, scale_of
 from equiav.inference import Embedder, LoadedModel, frames_of
 from equiav.io import Progress, write_whole
 from equiav.media import square
 from equiav.report import image_png, whole_overlay
-
-__all__ = ["localise_text", "where_files"]
 
 
 def localise_text(
@@ -41,7 +39,7 @@ def where_files(
     *,
     frames: int = 3,
     method: Method | None = None,
-    report: Callable[[str], None] = lambda line: None,
+    report: Report = silent,
 ) -> Results:
     """Overlays for a video, an image or a folder of them: PNG files in `out`, results.json and a page.
 
