@@ -156,9 +156,9 @@ def test_encoder_passes_are_what_training_does(tmp_path, monkeypatch, intra, int
     patches = type(build_model(config).visual.f.patch_embed)
     images, forward = [], patches.forward
 
-    def counted(self, x):
+    def counted(self, x, *tokens):
         images.append(len(x) if x.shape[1] == 3 else 0)
-        return forward(self, x)
+        return forward(self, x, *tokens)
 
     monkeypatch.setattr(patches, "forward", counted)
     Trainer(config, tmp_path, lambda line: None).run()

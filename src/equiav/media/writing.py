@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
+from typing import cast
 
 import av
 import numpy as np
 from numpy.typing import NDArray
 
+Samples = NDArray[np.int16] | NDArray[np.float32]
+
 
 def write_video(
     path: Path,
     frames: Iterable[NDArray[np.uint8]],
-    waveform: NDArray[np.int16] | NDArray[np.float32],
+    waveform: Samples,
     *,
     rate: int,
     fps: Fraction,
@@ -33,7 +36,8 @@ def write_video(
         container.mux(video.encode(None))
         if sound is not None:
             kind = "s16" if waveform.dtype == np.int16 else "flt"
-            piece = av.AudioFrame.from_ndarray(np.ascontiguousarray(waveform[None]), format=kind, layout="mono")
+            samples = cast(Samples, np.ascontiguousarray(waveform[None]))
+            piece = av.AudioFrame.from_ndarray(samples, format=kind, layout="mono")
             piece.sample_rate = rate
             container.mux(sound.encode(piece))
             container.mux(sound.encode(None))
