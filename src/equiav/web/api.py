@@ -27,11 +27,12 @@ from equiav.report import render
 from equiav.search import PREPARED, sound_of
 from equiav.types import Clip
 from equiav.web.examples import as_wav
-from equiav.web.service import BROKEN, FOUND, LONGEST, Kind, Service
+from equiav.web.service import BROKEN, FOUND, LONGEST, Service
 from equiav.web.views import FILMS
 
 R = TypeVar("R")
 T = TypeVar("T", bound="EmbeddingRequest")
+Asked = Literal["audio", "image", "video", "text"]  # a Kind of file, or text
 FULL = "Queue is full; try again in a moment."
 
 
@@ -39,7 +40,7 @@ class EmbeddingRequest(BaseModel):
     """What is to be embedded: `text`, or a file, in a form the field `file`, in JSON `data` with a `name`."""
 
     model_config = ConfigDict(extra="forbid")
-    kind: Kind | Literal["text"] = Field(
+    kind: Asked = Field(
         description="What of the file counts: its sound, its picture, or both as video; or text, without a file."
     )
     text: str | None = Field(None, max_length=LONGEST, description="What to embed, in words; in place of a file.")
@@ -51,7 +52,7 @@ class EmbeddingRequest(BaseModel):
 class SearchRequest(EmbeddingRequest):
     """A file or text as for embeddings, or the id of an entry, and what to look for."""
 
-    kind: Kind | Literal["text"] | None = Field(  # type: ignore[assignment]
+    kind: Asked | None = Field(  # type: ignore[assignment]
         None, description="What of the file counts; not with `like`, not needed with `text`."
     )
     like: str | None = Field(None, description="The id of an entry, in place of a file.")
