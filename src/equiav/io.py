@@ -194,6 +194,8 @@ def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
             except OSError as error:
                 file.seek(0)
                 raise Busy(f"{folder}: is being written by {file.read().strip() or 'another process'}") from error
+            if not (folder / name).exists():  # its last holder has just removed it: the next would lock another file
+                raise Busy(f"{folder}: is being written by another process")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()

@@ -1,5 +1,6 @@
 """Maps and their agreement with boxes: known maps give known metrics, the audio decides, controls are what they say."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -25,12 +26,14 @@ from equiav.evaluation import (
     token_scores,
     upsample,
 )
+from equiav.evaluation.equivariance import check_measurable
 from equiav.evaluation.localisation import partners
 from equiav.evaluation.overlays import named_apart
 from equiav.inference import load_model
+from equiav.models import EmbeddingModel
 from equiav.report import heat_overlay, wav
 from equiav.types import Clip
-from tests.evaluation.made import loaded, written
+from tests.evaluation.made import Passing, loaded, written
 from tests.media.making import write_media
 from tests.training.small import small_config
 
@@ -146,6 +149,39 @@ def test_models_without_attention_say_so_and_have_another_default():
     x = torch.zeros(1, 3, loaded.config.visual.size, loaded.config.visual.size)
     with pytest.raises(ConfigError, match="choose removal"):
         heat_maps(loaded, x, torch.ones(1, loaded.config.model.heads.inter), "attention")
+
+
+class OfOnesOwn(EmbeddingModel):
+    """A model that is no EquiAV and has what it consists of."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.modalities, self.width = inner, inner.modalities, inner.width
+
+    def encode(self, modality, x):
+        return self.inner.encode(modality, x)
+
+    def embed_tokens(self, modality, h, bank=None):
+        return self.inner.embed_tokens(modality, h, bank)
+
+    def equivariant_branch(self, modality):
+        return self.inner.equivariant_branch(modality)
+
+
+def test_what_a_model_has_decides_and_not_its_class():
+    model = loaded_small()
+    own = dataclasses.replace(model, model=OfOnesOwn(model.model))
+    assert method_of(own) == "blend"
+    check_measurable(own)
+    h, z_a = torch.randn(1, 16, model.model["visual"].f.width), torch.randn(1, model.width)
+    for method in ("projection", "attention"):
+        assert torch.equal(token_scores(own, h, z_a, method), token_scores(model, h, z_a, method))
+    bare = dataclasses.replace(model, model=Passing(model.modalities, model.width))
+    assert method_of(bare) == "removal"
+    with pytest.raises(ConfigError, match="neither predictor nor heads per token; choose removal or centroid"):
+        token_scores(bare, h, z_a, "projection")
+    with pytest.raises(ConfigError, match="equivariance asks a predictor, this model has none"):
+        check_measurable(bare)
 
 
 def test_maps_keep_the_order_of_the_grid():

@@ -8,7 +8,7 @@ import torch
 from equiav.build import build_dataset, build_model, build_objective
 from equiav.checkpoint import checkpoints_of, load_checkpoint, load_state, save_model
 from equiav.convert import convert
-from equiav.data import Dataset, collate
+from equiav.data import Dataset, Subset, collate
 from equiav.errors import CheckpointError, ConfigError, DataError
 from equiav.evaluation import Reconstruction, Retrieval
 from equiav.inference import load_model
@@ -284,6 +284,15 @@ def test_only_models_that_reconstruct_are_taken(saved):
     config = small_method("equiav")
     with pytest.raises(ConfigError, match=r"objective\.kind equiav reconstructs nothing"):
         Reconstruction()(load_model(saved / "equiav"), build_dataset(config, "test"))
+
+
+def test_a_joint_model_reconstructs_nothing_without_one_of_its_modalities(saved):
+    held = build_dataset(small_method("equiav"), "test")
+    silent_clips = Subset(held, range(2), ["visual"])
+    with pytest.raises(DataError, match="this model reconstructs audio and visual; these clips hold visual"):
+        Reconstruction(examples=0)(load_model(saved / "cavmae"), silent_clips)
+    masked = load_model(saved / "masked", shared_space=False)
+    assert set(Reconstruction(examples=0)(masked, silent_clips)["loss"]) == {"visual", "total"}
 
 
 def test_cavmae_reconstructs_and_retrieves(saved):

@@ -7,7 +7,7 @@ from equiav.build import build_model
 from equiav.config import load_config
 from equiav.errors import ConfigError
 from equiav.evaluation import encoder_passes
-from equiav.reproduction import finetune_recipe, load_tables, plan, portable, row_run, run_key, task_facts
+from equiav.reproduction import finetune_recipe, load_tables, plan, portable, row_run, run_key, split_rows, task_facts
 from equiav.training import Trainer
 from tests.reproduction.small import PLAIN, ROOT, SMOKE, loaded, table, write
 from tests.training.small import small_config
@@ -52,6 +52,24 @@ def test_tables_share_runs_and_go_seed_by_seed(tmp_path):
     assert [run.seed for run in plan([first], "world", seeds=(2, 5))] == [2, 2]
     assert [run.wanted_by for run in plan([first], "world", seeds=(0,), rows=("full",))] == [("first: full",)]
     assert plan([first], "paper") == []
+
+
+def test_names_of_rows_may_hold_commas(tmp_path):
+    names = ["plain", "plain, equal compute", "full"]
+    rows = [{"name": name, "overrides": {"seed": number}} for number, name in enumerate(names)]
+    tables = [loaded(tmp_path, table(rows=rows))]
+    assert split_rows("plain, equal compute", tables) == ("plain, equal compute",)
+    assert split_rows("full,plain,equal compute, plain", tables) == ("full", "plain, equal compute", "plain")
+    assert split_rows("plain,full", tables) == ("plain", "full")
+    with pytest.raises(ConfigError, match="--rows: no row 'equal compute'"):
+        plan(tables, "world", rows=split_rows("full, equal compute", tables))
+
+
+def test_every_row_of_the_shipped_tables_can_be_named():
+    for path in sorted((ROOT / "configs/ablation").glob("*.yaml")):
+        tables = load_tables([path])
+        names = tuple(row.name for row in tables[0].rows)
+        assert [split_rows(name, tables) for name in names] == [(name,) for name in names]
 
 
 def test_a_shared_run_measures_what_any_table_wants(tmp_path):
@@ -138,9 +156,9 @@ def test_encoder_passes_are_what_training_does(tmp_path, monkeypatch, intra, int
     patches = type(build_model(config).visual.f.patch_embed)
     images, forward = [], patches.forward
 
-    def counted(self, x):
+    def counted(self, x, *tokens):
         images.append(len(x) if x.shape[1] == 3 else 0)
-        return forward(self, x)
+        return forward(self, x, *tokens)
 
     monkeypatch.setattr(patches, "forward", counted)
     Trainer(config, tmp_path, lambda line: None).run()

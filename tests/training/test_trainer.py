@@ -16,8 +16,9 @@ from equiav.errors import CheckpointError, ConfigError, DataError, TrainingError
 from equiav.inference import load_model
 from equiav.io import duration
 from equiav.objectives import effective_rank, uniformity
-from equiav.training import Trainer, autocast_type, cut_log
+from equiav.training import Trainer, autocast_type, cut_log, run_lock
 from equiav.training import trainer as trainer_module
+from tests.objectives.methods import small_method
 from tests.training.small import small_config
 
 
@@ -126,6 +127,26 @@ def test_starting_weights(tmp_path):
     wrong = small_config("train.steps=2", f"weights={tmp_path / 'a'}", "model.encoder.depth=3")
     with pytest.raises(Exception, match="does not fit this model: missing audio"):
         Trainer(wrong, tmp_path / "c", silent)
+
+
+def test_a_run_that_is_refused_leaves_nothing_behind(tmp_path):
+    config = small_method("cavmae")
+    save_model(tmp_path / "other", config, dict(build_model(config).state_dict()), {})
+    wrong = small_config(f"weights={tmp_path / 'other'}")
+    out = tmp_path / "runs" / "new"
+    with pytest.raises(CheckpointError, match="whose weights cannot start equiav"), run_lock(out):
+        Trainer(wrong, out, silent)
+    assert not out.parent.exists()
+    out.mkdir(parents=True)
+    with pytest.raises(CheckpointError), run_lock(out):
+        Trainer(wrong, out, silent)
+    assert not list(out.iterdir()), "a folder that was there before stays"
+    for kept in ("notes.txt", "checkpoints/step1/weights"):
+        (out / kept).parent.mkdir(parents=True, exist_ok=True)
+        (out / kept).touch()
+        with pytest.raises(ValueError, match="any"), run_lock(out):
+            raise ValueError("any")
+        assert (out / kept).is_file()
 
 
 def test_mae_gives_the_encoders_only(tmp_path):

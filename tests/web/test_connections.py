@@ -167,7 +167,7 @@ def test_whatever_the_page_logs_is_bounded():
     import equiav.search
     import equiav.web.page  # noqa: F401
 
-    names = ("equiav.web.page", "equiav.web.security", "equiav.web.words", "equiav.search.index", "uvicorn.error")
+    names = ("equiav.web.page", "equiav.web.security", "equiav.web.guard", "equiav.search.index", "uvicorn.error")
     before, handler = {name: list(logging.getLogger(name).filters) for name in names}, signal.getsignal(signal.SIGTERM)
     try:
         connections.build_server(app, lambda: None)

@@ -40,7 +40,7 @@ def ablate(
     others go on (exit code 1 at the end). Run the same command again to carry on.
     """
     from equiav.config import find_recipe
-    from equiav.reproduction import Folders, Runner, load_tables, missing, plan, worker_arguments
+    from equiav.reproduction import Folders, Runner, load_tables, missing, plan, split_rows, worker_arguments
 
     choose("--split", split, "test", "validation")
     choose("--scale", scale, "world", "real", "paper")
@@ -55,7 +55,7 @@ def ablate(
         tables,
         scale,  # type: ignore[arg-type]
         seeds=None if seeds is None else tuple(int(part) for part in seeds.split(",")),
-        rows=None if rows is None else tuple(part.strip() for part in rows.split(",")),
+        rows=None if rows is None else split_rows(rows, tables),
         extra=extra,
     )
     if not planned:

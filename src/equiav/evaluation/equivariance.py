@@ -23,7 +23,7 @@ from equiav.evaluation.base import ASSETS, SIDE, Report, Results, pixels, silent
 from equiav.inference import LoadedModel
 from equiav.io import Progress
 from equiav.media import prepare_batch
-from equiav.models import Branch, EquiAV, Tokens, centroid, mean_pool
+from equiav.models import Branch, Tokens, centroid, mean_pool
 from equiav.randomness import generator
 from equiav.report import image_png, spectrogram_png
 from equiav.types import VISUAL, Modality
@@ -53,7 +53,7 @@ def check_measurable(loaded: LoadedModel) -> None:
             f"augment.layout {config.augment.layout}: how the released code applied its augmentations is not "
             "reproduced, so nothing can be compared with its vectors; equivariance needs a model trained here"
         )
-    if not config.objective.has_predictor or not isinstance(loaded.model, EquiAV):
+    if not config.objective.has_predictor or any(loaded.model.equivariant_branch(m) is None for m in loaded.modalities):
         raise ConfigError(f"objective.kind {config.objective.kind}: equivariance asks a predictor, this model has none")
     if config.objective.intra != "equivariant":
         raise ConfigError(
@@ -106,7 +106,7 @@ def counted(pipeline: Pipeline, name: str, draws: PipelineDraw, redrawn: Pipelin
 
 
 def _branch(loaded: LoadedModel, m: Modality) -> Branch:
-    return cast(EquiAV, loaded.model)[m]  # as `check_measurable` found it
+    return cast(Branch, loaded.model.equivariant_branch(m))  # as `check_measurable` found it
 
 
 def _encode(loaded: LoadedModel, m: Modality, x: Tensor) -> Tokens:

@@ -26,7 +26,7 @@ from equiav.evaluation.equivariance import interval
 from equiav.inference import LoadedModel
 from equiav.io import Progress
 from equiav.media import square, to_float
-from equiav.models import AttentionPredictor, Branch, EquiAV
+from equiav.models import AttentionPredictor, Branch
 from equiav.randomness import generator
 from equiav.report import heat_overlay, image_png, outlined
 from equiav.types import AUDIO, VISUAL
@@ -77,15 +77,16 @@ def token_scores(
 
 def method_of(model: LoadedModel, method: Method | None = None) -> Method:
     """The given method, or the one that suits the model: the blend where it has what it takes, else removal."""
-    network = model.model
-    can_attend = isinstance(network, EquiAV) and hasattr(network[VISUAL].u, "attention")
+    branch = model.model.equivariant_branch(VISUAL)
+    can_attend = branch is not None and hasattr(branch.u, "attention")
     return method or ("blend" if can_attend and model.uses_banks else "removal")
 
 
 def _branch(model: LoadedModel) -> Branch:
-    if not isinstance(model.model, EquiAV):
+    branch = model.model.equivariant_branch(VISUAL)
+    if branch is None:
         raise ConfigError("this model has neither predictor nor heads per token; choose removal or centroid")
-    return model.model[VISUAL]
+    return branch
 
 
 def _cosines(z: Float[Tensor, "n tokens out"], z_a: Float[Tensor, "n out"]) -> Scores:

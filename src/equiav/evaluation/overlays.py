@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
@@ -42,6 +41,7 @@ from equiav.media import (
     square,
     stacked,
     streamed_in,
+    write_video,
 )
 from equiav.report import image_png, wav, whole_overlay
 from equiav.types import Clip, DecodedClip
@@ -215,7 +215,7 @@ def localise_video(
             progress.update(number)
 
     with replacing(out) as draft:
-        _write(draft, frames(), own[round(begin * rate) : round(end * rate)], rate, fps)
+        write_video(draft, frames(), own[round(begin * rate) : round(end * rate)], rate=rate, fps=fps)
     return float(end - begin)
 
 
@@ -234,23 +234,3 @@ def _overlaid(
         share = (number - places[before]) / gap if gap else 1.0
         heat = torch.lerp(maps[before], maps[after], float(share))
         yield whole_overlay(frame.permute(1, 2, 0).numpy(), heat.numpy())
-
-
-def _write(
-    path: Path, frames: Iterable[NDArray[np.uint8]], waveform: NDArray[np.int16], rate: int, fps: Fraction
-) -> None:
-    with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as container:
-        video = container.add_stream("libx264", rate=fps, options={"crf": "20", "preset": "veryfast"})
-        video.pix_fmt = "yuv420p"
-        sound = container.add_stream("aac", rate=rate, layout="mono") if len(waveform) else None
-        for number, frame in enumerate(frames):
-            even = np.ascontiguousarray(frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2])
-            if not number:
-                video.height, video.width = even.shape[:2]
-            container.mux(video.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
-        container.mux(video.encode(None))
-        if sound is not None:
-            piece = av.AudioFrame.from_ndarray(np.ascontiguousarray(waveform[None]), format="s16", layout="mono")
-            piece.sample_rate = rate
-            container.mux(sound.encode(piece))
-            container.mux(sound.encode(None))

@@ -16,7 +16,7 @@ from equiav.evaluation.embed import evaluating, own_batches
 from equiav.inference import LoadedModel
 from equiav.losses import masked_squares, patch_scale, reconstruct
 from equiav.media import denormalise, encoder_inputs
-from equiav.models import CavMae, ReconstructingModel, kept_by_noise, removed
+from equiav.models import ReconstructingModel, kept_by_noise, removed
 from equiav.randomness import generator
 from equiav.report import image_png, spectrogram_png
 from equiav.types import AUDIO, VISUAL, Batch, Modality
@@ -48,7 +48,7 @@ class Reconstruction:
             kind = model.config.objective.kind
             raise ConfigError(f"objective.kind {kind} reconstructs nothing; choose a model of kind masked or cavmae")
         wanted = [m for m in network.modalities if m in dataset.modalities]
-        if not wanted or (isinstance(network, CavMae) and len(wanted) < 2):
+        if not wanted or (network.joint and len(wanted) < len(network.modalities)):
             needed, there = " and ".join(network.modalities), " and ".join(dataset.modalities)
             raise DataError(f"this model reconstructs {needed}; these clips hold {there}")
         dataset = Subset(dataset, range(len(dataset)), wanted)

@@ -1,4 +1,4 @@
-"""Media in: decoding within limits and in worker processes, clips, spectrograms, images.
+"""Media in: decoding within limits and in worker processes, clips, spectrograms, images; and out: videos.
 
 What needs torch is imported when it is first used: processes that only decode never do.
 """
@@ -28,6 +28,7 @@ from equiav.media.clips import (
 )
 from equiav.media.container import PICTURES, SAMPLE_RATES, Limits, read_image
 from equiav.media.workers import CRASHED, Failure, Workers, decoded_in, streamed_in, tick
+from equiav.media.writing import write_video
 
 if TYPE_CHECKING:
     from equiav.media.inputs import (
@@ -93,6 +94,7 @@ __all__ = [
     "tick",
     "to_float",
     "usable_span",
+    "write_video",
 ]
 
 

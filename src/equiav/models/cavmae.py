@@ -226,6 +226,7 @@ class CavMae(ReconstructingModel):
     """The pre-training model: encoder and decoder. An embedding is the mean over the tokens of one modality."""
 
     modalities = tuple(CHANNELS)
+    joint = True
 
     def __init__(self, sizes: CavMaeSizes, *, eps: float = 1e-5) -> None:
         super().__init__()

@@ -48,6 +48,10 @@ class EmbeddingModel(nn.Module, ABC):
         """The same from encoder inputs."""
         return self.embed_tokens(modality, self.encode(modality, x), bank)
 
+    def equivariant_branch(self, modality: Modality) -> Branch | None:
+        """Encoder, predictor and heads of a modality; None where the method has none."""
+        return None
+
     def grid(self, modality: Modality, x: Tensor, h: Tokens) -> tuple[int, int]:
         """Rows and columns of the tokens h of an input x, for maps; a square unless a model knows better."""
         side = math.isqrt(h.shape[1])
@@ -135,6 +139,10 @@ class EquiAV(BranchedModel[Branch]):
         super().__init__(branches)
         self.representation = representation
         self.width = next(iter(branches.values())).g_inter.fc3.out_features
+
+    def equivariant_branch(self, modality: Modality) -> Branch:
+        """Every modality has one."""
+        return self[modality]
 
     def embed_tokens(self, modality: Modality, h: Tokens, bank: Tensor | None = None) -> Float[Tensor, "b out"]:
         """The embedding of the kind that was contrasted in training, on a fixed bank of vectors."""

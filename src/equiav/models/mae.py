@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -98,6 +99,8 @@ class Decoder(nn.Module):
 
 class ReconstructingModel(EmbeddingModel):
     """A model that predicts the patches it does not see; inputs, kept tokens and predictions are by modality."""
+
+    joint: ClassVar[bool] = False  # whether each modality is predicted from all of them, so that none may be missing
 
     @abstractmethod
     def grids(self) -> dict[str, tuple[int, int]]:

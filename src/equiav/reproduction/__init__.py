@@ -10,6 +10,7 @@ from equiav.reproduction.plan import (
     portable,
     row_run,
     run_key,
+    split_rows,
     task_facts,
     training_recipe,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "row_run",
     "run_key",
     "shipped_tables",
+    "split_rows",
     "summary",
     "table_plot",
     "task_facts",

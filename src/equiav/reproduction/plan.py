@@ -203,6 +203,21 @@ def _tasks(table: Table, row: Row, name: ScaleName, config: Config) -> frozenset
     return frozenset(tasks)
 
 
+def split_rows(text: str, tables: Sequence[Table]) -> tuple[str, ...]:
+    """The names of rows in a list separated by commas; names may hold commas, and the longest that fits is meant."""
+
+    def pieces(name: str) -> tuple[str, ...]:
+        return tuple(piece.strip() for piece in name.split(","))
+
+    known = {pieces(row.name): row.name for table in tables for row in table.rows}
+    found, rest = [], pieces(text)
+    while rest:
+        length = next((n for n in range(len(rest), 0, -1) if rest[:n] in known), 1)
+        found.append(known.get(rest[:length], rest[0]))
+        rest = rest[length:]
+    return tuple(found)
+
+
 def plan(
     tables: Sequence[Table],
     scale: ScaleName,

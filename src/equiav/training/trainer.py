@@ -8,7 +8,7 @@ import math
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -103,7 +103,11 @@ def prepare_folder(out: Path) -> None:
 
 @contextmanager
 def run_lock(out: Path) -> Iterator[None]:
-    """One run at a time in a folder: its first process takes the lock, and where it cannot all raise Busy."""
+    """One run at a time in a folder: its first process takes the lock, and where it cannot all raise Busy.
+
+    Where the run fails before it has written anything, what was made for it is removed.
+    """
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
     prepare_folder(out)
     with ExitStack() as stack:
         refused = []
@@ -114,7 +118,22 @@ def run_lock(out: Path) -> Iterator[None]:
                 refused.append(str(error))
         for reason in everyone(refused):
             raise Busy(f"{reason}; wait for it, or choose another --out")
-        yield
+        try:
+            yield
+        except BaseException:
+            if world_size() == 1:  # other processes may still be about to write there
+                _remove_unused(out, made)
+            raise
+
+
+def _remove_unused(out: Path, made: Sequence[Path]) -> None:
+    """Removes a run's empty folder of checkpoints and its lock (held by the caller), then the empty ones of `made`."""
+    with suppress(OSError):
+        if {path.name for path in out.iterdir()} <= {CHECKPOINTS, LOCK}:
+            (out / CHECKPOINTS).rmdir()  # an error where there are checkpoints
+            (out / LOCK).unlink()
+            for folder in made:
+                folder.rmdir()
 
 
 class Trainer:

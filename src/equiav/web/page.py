@@ -5,27 +5,24 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from gradio.data_classes import ImageData
 
-from equiav.errors import EquiAVError, MediaError
+from equiav.errors import EquiAVError
+from equiav.web.guard import QUIET, Guard, guarded
 from equiav.web.security import one_line, uploaded
-from equiav.web.service import BROKEN, Kind, Service, spoken
+from equiav.web.service import Kind, Service, spoken
 from equiav.web.views import Map, clips_html, film_html, looks_html
 from equiav.web.words import Words, checked_words, words_tab
 
 log = logging.getLogger(__name__)
 
 HINT = '<p class="quiet">Drop a file, or click one of the examples.</p>'
-QUIET: dict[str, Any] = {"print_exception": False}  # what a visitor did wrong is not for the log
 META = {"_type": "gradio.FileData"}
-Handler = Callable[..., str]
-Guard = Callable[[Handler], Handler]
 
 
 class OneLine:
@@ -68,31 +65,13 @@ class Page(gr.Blocks):
         return {"path": str(uploaded(path, self.uploads)), "meta": META}
 
 
-def guarded(uploads: Path, work: Handler) -> Handler:
-    """Only uploaded files come in; errors go out as people should see them, bugs to the log and not to the page."""
-
-    @wraps(work)
-    def handler(*files: str | None) -> str:
-        try:
-            return work(*(None if file is None else uploaded(file, uploads) for file in files))
-        except MediaError as error:
-            raise gr.Error(f"{error.path.name}: {error.reason}", **QUIET, title="This file cannot be used") from None
-        except EquiAVError as error:
-            raise gr.Error(str(error), **QUIET, title="This cannot be done") from None
-        except Exception:
-            log.exception("%s failed", getattr(work, "__name__", "a request"))
-            raise gr.Error(BROKEN, **QUIET) from None
-
-    return handler
-
-
 def build_page(service: Service, examples: dict[Kind, list[Path]], uploads: Path) -> Page:
     """The blocks of the page, its queue bounded; handlers read files of the folder `uploads` only."""
     limits = service.limits
     # As many again wait for a process to decode in: only while somebody waits are slow files cut short.
     most = 2 * limits.at_once
     shared: dict[str, Any] = {"concurrency_limit": most, "concurrency_id": "work", "show_progress": "minimal"}
-    guard = partial(guarded, uploads)
+    guard = partial(guarded, checked=partial(uploaded, folder=uploads))
     page = Page(title="equiav", analytics_enabled=False)
     page.uploads = uploads
     with page:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-import av
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +16,7 @@ from equiav.build import build_dataset
 from equiav.data import WorldDataset
 from equiav.errors import EquiAVError
 from equiav.inference import Embedder
+from equiav.media import write_video
 from equiav.search import Entry, Index
 from equiav.types import Clip
 
@@ -83,15 +83,5 @@ def write_film(
     path: Path, pictures: NDArray[np.uint8], waveform: NDArray[np.float32], *, rate: int, seconds: float
 ) -> None:
     """Pictures (K, H, W, 3) spread over `seconds`, with mono sound: H.264 and AAC, which every browser plays."""
-    with av.open(str(path), "w", options={"movflags": "faststart"}) as container:
-        fps = Fraction(len(pictures) / seconds).limit_denominator(1000)
-        film = container.add_stream("libx264", rate=fps, options={"crf": "18", "preset": "veryfast"})
-        film.height, film.width, film.pix_fmt = pictures.shape[1], pictures.shape[2], "yuv420p"
-        sound = container.add_stream("aac", rate=rate, layout="mono")
-        for picture in pictures:
-            container.mux(film.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")))
-        container.mux(film.encode(None))
-        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(waveform[None]), format="flt", layout="mono")
-        frame.sample_rate = rate
-        container.mux(sound.encode(frame))
-        container.mux(sound.encode(None))
+    fps = Fraction(len(pictures) / seconds).limit_denominator(1000)
+    write_video(path, pictures, waveform, rate=rate, fps=fps, crf=18)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import gradio as gr
 
 from equiav.errors import EquiAVError
 from equiav.search import Hit
-from equiav.web.service import BROKEN, FOUND, LONGEST, Service
+from equiav.web.guard import guarded
+from equiav.web.service import FOUND, LONGEST, Service
 from equiav.web.views import clips_html
-
-log = logging.getLogger(__name__)
 
 HINT = '<p class="quiet">Write what you look for, and press Enter.</p>'
 AMONG = {"Sound and picture": "both", "Sound": "audio", "Picture": "visual"}
-QUIET: dict[str, Any] = {"print_exception": False}
 
 
 class Words:
@@ -46,18 +43,13 @@ def words_tab(service: Service, shared: dict[str, Any]) -> None:
     """A text box, where to look, and what was found."""
     words = Words(service)
 
-    def search(text: str | None, among: str | None) -> str:
-        try:
-            if not text or not text.strip():
-                return HINT
-            return clips_html(words.search(checked_words(text), AMONG.get(among or "", "both")))
-        except EquiAVError as error:
-            raise gr.Error(str(error), **QUIET, title="This cannot be done") from None
-        except Exception:
-            log.exception("search by words failed")
-            raise gr.Error(BROKEN, **QUIET) from None
+    def search_by_words(text: str | None, among: str | None) -> str:
+        if not text or not text.strip():
+            return HINT
+        return clips_html(words.search(text, AMONG.get(among or "", "both")))
 
     box = gr.Textbox(label="What do you look for?", max_lines=1, max_length=LONGEST, elem_id="words")
     among = gr.Radio(list(AMONG), value=next(iter(AMONG)), label="Look among")
     found = gr.HTML(HINT, elem_id="search_by_words")
+    search = guarded(search_by_words, checked_words)
     box.submit(search, [box, among], found, api_name="search_by_words", **shared)
