@@ -16,10 +16,13 @@ import pytest
 from PIL import Image
 from tools.corpus import slow_jpeg
 
+from equiav.build import build_model
+from equiav.checkpoint import save_model
 from equiav.report import wav
 from equiav.web import open_collection
 from tests.browser.conftest import launched
 from tests.media.making import write_media
+from tests.text.small import text_config
 
 pytestmark = pytest.mark.process
 
@@ -31,6 +34,15 @@ TOKEN = "a token of some length"
 def api(run, tmp_path_factory):
     limits = ["--megabytes", "1", "--seconds", "30", "--waiting", "2"]
     with launched(run, tmp_path_factory.mktemp("api"), "--api-only", *limits, EQUIAV_TOKEN="") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def api_with_text(tmp_path_factory):
+    """A server whose model has a text branch."""
+    run, config = tmp_path_factory.mktemp("text") / "run", text_config("data.test=6")
+    save_model(run, config, build_model(config).state_dict(), {"kind": "pretrained"})
+    with launched(run, tmp_path_factory.mktemp("text_api"), "--api-only", EQUIAV_TOKEN="") as server:
         yield server
 
 
@@ -117,6 +129,8 @@ def test_refusals(client, files, tmp_path):
     refused(client.post("/v1/search", json={"like": "unknown"}), 422, "unknown")
     refused(client.post("/v1/search", json={"kind": "audio"}), 422, "a file and its kind")
     refused(client.post("/v1/embeddings", json={"kind": "audio"}), 422, "no file")
+    refused(client.post("/v1/embeddings", json={"kind": "text", "text": "a ring"}), 422, "text is not taken here")
+    refused(client.post("/v1/search", json={"text": "a ring"}), 422, "text is not taken here")
     refused(client.post("/v1/embeddings", json={"kind": "audio", "data": "?"}), 422, "not base64")
     refused(client.post("/v1/embeddings", content=b"{", headers={"content-type": "application/json"}), 422, "JSON")
     refused(client.post("/v1/embeddings", content=b"x", headers={"content-type": "text/plain"}), 415, "send a form")
@@ -196,12 +210,14 @@ def test_other_machines_need_the_token(run, tmp_path, files):
             assert sent(stranger, "embeddings", files / "dog.wav", kind="audio").status_code == 200
 
 
-def test_examples_of_the_documentation(api, files):
+def test_examples_of_the_documentation(api, api_with_text, files):
     blocks = re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
     commands = [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ curl")]
-    assert len(commands) == 7
+    assert len(commands) == 9
+    assert sum("text=" in command for command in commands) == 2
     for command in commands:
-        command = command.replace("http://127.0.0.1:7860", api.address)
+        server = api_with_text if "text=" in command else api
+        command = command.replace("http://127.0.0.1:7860", server.address)
         done = subprocess.run(["sh", "-c", command], cwd=files, capture_output=True, text=True, check=True)
         answer = json.loads(done.stdout)
         assert {"model"} <= set(answer), command

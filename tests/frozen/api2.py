@@ -30,6 +30,7 @@ ROOT = HERE.parents[1]
 # Stored with four digits: on the edge between two of them the last one depends on the processor.
 ROUNDED = {"score": 1.01e-4}
 
+
 def frozen(name, found, *, relative=0.0, absolute=0.0, may_grow=False):
     """Compares with the JSON file of that name, floating numbers within the tolerances; or writes it, if told to.
 

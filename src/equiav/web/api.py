@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
@@ -27,28 +27,34 @@ from equiav.report import render
 from equiav.search import PREPARED, sound_of
 from equiav.types import Clip
 from equiav.web.examples import as_wav
-from equiav.web.service import BROKEN, FOUND, Kind, Service
+from equiav.web.service import BROKEN, FOUND, LONGEST, Service
 from equiav.web.views import FILMS
 
 R = TypeVar("R")
 T = TypeVar("T", bound="EmbeddingRequest")
+Asked = Literal["audio", "image", "video", "text"]  # a Kind of file, or text
 FULL = "Queue is full; try again in a moment."
 
 
 class EmbeddingRequest(BaseModel):
-    """What is to be embedded: in a form the file is the field `file`, in JSON it is `data` with a `name`."""
+    """What is to be embedded: `text`, or a file, in a form the field `file`, in JSON `data` with a `name`."""
 
     model_config = ConfigDict(extra="forbid")
-    kind: Kind = Field(description="What of the file counts: its sound, its picture, or both as video.")
+    kind: Asked = Field(
+        description="What of the file counts: its sound, its picture, or both as video; or text, without a file."
+    )
+    text: str | None = Field(None, max_length=LONGEST, description="What to embed, in words; in place of a file.")
     start: float = Field(0.0, ge=0, allow_inf_nan=False, description="Where in the file to begin, in seconds.")
     name: str = Field("", max_length=255, description="The file's name; its ending tells pictures from films.")
     data: str = Field("", description="The file in base64; forms have the field `file` instead.")
 
 
 class SearchRequest(EmbeddingRequest):
-    """A file as for embeddings, or the id of an entry, and what to look for."""
+    """A file or text as for embeddings, or the id of an entry, and what to look for."""
 
-    kind: Kind | None = Field(None, description="What of the file counts; not with `like`.")  # type: ignore[assignment]
+    kind: Asked | None = Field(  # type: ignore[assignment]
+        None, description="What of the file counts; not with `like`, not needed with `text`."
+    )
     like: str | None = Field(None, description="The id of an entry, in place of a file.")
     k: int = Field(FOUND, ge=1, le=1000, description="How many results.")
     among: str | None = Field(None, description="audio, visual or both; without it sounds find pictures and so on.")
@@ -75,7 +81,7 @@ class Line:
 
 def build_api(service: Service, uploads: Path) -> FastAPI:
     """The API as an application of its own; files lie in the folder `uploads` while they are worked on."""
-    about = "Vectors of sounds, pictures and videos, and the clips of the collection that are nearest to them."
+    about = "Vectors of sounds, pictures, videos and text, and the clips of the collection that are nearest to them."
     api = FastAPI(title="equiav", version=__version__, description=about, docs_url=None, redoc_url=None)
     line = Line(2 * service.limits.at_once, service.limits.waiting)
     for kind in (EquiAVError, ValidationError, HTTPException, binascii.Error, Exception):
@@ -87,14 +93,20 @@ def build_api(service: Service, uploads: Path) -> FastAPI:
 
     @api.post(
         "/embeddings",
-        summary="The unit vector of a sound, a picture or a video",
+        summary="The unit vector of a sound, a picture, a video or a text",
         openapi_extra=_described(EmbeddingRequest),
     )
     async def embeddings(request: Request) -> dict[str, Any]:
         async with _asked(request, EmbeddingRequest, uploads) as (asked, path):
-            if path is None:
+            kind, text = asked.kind, asked.text
+            if (kind == "text") != (text is not None) or (text is not None and path is not None):
+                raise EquiAVError("kind text and the field `text` belong together, without a file")
+            if text is not None:
+                vector = await line.run(lambda: service.ask_in_words(text).vector)
+            elif path is None or kind == "text":
                 raise EquiAVError("no file: send the field `file` in a form, or `data` (base64) and `name` in JSON")
-            vector = await line.run(lambda: service.embed(asked.kind, path, start=asked.start))
+            else:
+                vector = await line.run(lambda: service.embed(kind, path, start=asked.start))
         return {"model": service.embedder.digest, "kind": asked.kind, "embedding": vector.tolist()}
 
     @api.post("/search", summary="The nearest clips of the collection", openapi_extra=_described(SearchRequest))
@@ -103,13 +115,16 @@ def build_api(service: Service, uploads: Path) -> FastAPI:
             how: dict[str, Any] = {"k": asked.k, "among": asked.among, "filters": asked.filters}
             if any(text.strip().startswith("path") for text in asked.filters):
                 raise EquiAVError("filters by path are not offered here")
-            if (like := asked.like) is not None and path is None:
+            kind, text, like = asked.kind, asked.text, asked.like
+            if text is not None and kind in (None, "text") and path is None and like is None:
+                hits = await line.run(lambda: service.index.search(service.ask_in_words(text), **how))
+            elif like is not None and path is None and text is None:
                 hits = await line.run(lambda: service.index.search(service.index.like(like), **how))
-            elif (kind := asked.kind) is not None and path is not None and like is None:
+            elif kind is not None and kind != "text" and path is not None and like is None and text is None:
                 hits = await line.run(lambda: service.search(kind, path, start=asked.start, **how))
             else:
                 raise EquiAVError(
-                    "give either a file and its kind (audio, image or video), or the id of an entry (like)"
+                    "give either a file and its kind (audio, image or video), or text, or the id of an entry (like)"
                 )
         found = [hit.record() for hit in hits]
         for record in found:  # without where its files lie on the server

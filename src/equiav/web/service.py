@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equiav.bridge import Bridge
 from equiav.checkpoint import CONFIG, resolve
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.evaluation import localise, localise_video, pixels, scale_of
@@ -21,11 +23,14 @@ from equiav.io import duration
 from equiav.media import Limits, Workers, decoded_in, open_media, stacked
 from equiav.report import whole_overlay
 from equiav.search import INDEX, Hit, Index, Query, ask
+from equiav.text import TEXT
 from equiav.web.scenes import demo_index
 
 Kind = Literal["audio", "image", "video"]
 Vector = NDArray[np.float32]
 FOUND = 12
+LONGEST = 1000  # characters of a query in words
+NO_TEXT = "text is not taken here: the model has learnt none, and the index has no bridge (equiav bridge)"
 LOOKS = 4  # frames of a video that get a map
 SHORT_SIDE = 256  # of a video with the map over it
 MEGABYTE = 1 << 20
@@ -86,6 +91,8 @@ class Service:
         # Behind the page in line for the processor: a decoder at work for long must not make it slow to answer.
         self.workers = Workers(self.limits.at_once, patience=wall + 2, hurry=hurry, memory=memory, niceness=5)
         self.embedder = Embedder(embedder.model, batch=embedder.batch, limits=self.decoding, workers=self.workers)
+        self.bridge: Bridge | None = None
+        self.bridging = Lock()
 
     def close(self) -> None:
         """Ends the processes that decode, whatever they are doing."""
@@ -107,6 +114,21 @@ class Service:
     ) -> list[Hit]:
         """The clips nearest to a sound, a picture or a video."""
         return self.index.search(self._query(kind, path, start), k=k, among=among, filters=filters)
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether the model has learnt text, or the index has a bridge."""
+        return TEXT in self.embedder.model.modalities or Bridge.there(self.index.folder)
+
+    def ask_in_words(self, text: str) -> Query:
+        """A text as a query, by the model itself or through the bridge of the index."""
+        if not self.takes_text:
+            raise EquiAVError(NO_TEXT)
+        if TEXT in self.embedder.model.modalities:
+            return Query(self.embedder.text(text), TEXT, self.embedder.digest)
+        with self.bridging:  # the other model is loaded once, by whoever asks first
+            self.bridge = self.bridge or Bridge.open(self.index.folder)
+        return self.bridge.query(text, self.embedder.digest)
 
     def _query(self, kind: Kind, path: Path, start: float) -> Query:
         self.check(path, timed=kind != "image" or path.suffix.lower() not in PICTURES)

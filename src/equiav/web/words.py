@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from threading import Lock
 from typing import Any
 
 import gradio as gr
 
-from equiav.bridge import Bridge
 from equiav.errors import EquiAVError
-from equiav.search import Hit, Query
-from equiav.text import TEXT
+from equiav.search import Hit
 from equiav.web.guard import guarded
-from equiav.web.service import FOUND, Service
+from equiav.web.service import FOUND, LONGEST, Service
 from equiav.web.views import clips_html
 
 HINT = '<p class="quiet">Write what you look for, and press Enter.</p>'
-LONGEST = 1000  # characters of a query
 AMONG = {"Sound and picture": "both", "Sound": "audio", "Picture": "visual"}
 
 
@@ -24,24 +20,16 @@ class Words:
     """Queries in words to the index of a page."""
 
     def __init__(self, service: Service) -> None:
-        self.service, self.lock = service, Lock()
-        self.bridge: Bridge | None = None
+        self.service = service
 
     @staticmethod
     def possible(service: Service) -> bool:
         """Whether the page can be asked in words."""
-        return TEXT in service.embedder.model.modalities or Bridge.there(service.index.folder)
+        return service.takes_text
 
     def search(self, text: str, among: str = "both") -> list[Hit]:
         """The clips nearest to a text."""
-        embedder, index = self.service.embedder, self.service.index
-        if TEXT in embedder.model.modalities:
-            query = Query(embedder.text(text), TEXT, embedder.digest)
-        else:
-            with self.lock:  # the other model is loaded once, by whoever asks first
-                self.bridge = self.bridge or Bridge.open(index.folder)
-            query = self.bridge.query(text, embedder.digest)
-        return index.search(query, k=FOUND, among=among)
+        return self.service.index.search(self.service.ask_in_words(text), k=FOUND, among=among)
 
 
 def checked_words(value: object) -> str:
