@@ -25,6 +25,7 @@ ONLY_READ = {
     r"equiav evaluate retrieval runs/own_videos_frozen .*": "a run of that recipe",
     r"equiav demo": "five minutes; tests/test_demo.py runs it with few steps",
     r"equiav bridge .* --with openai/.*": "fetches weights; tests/text/test_bridge.py has a small CLIP and SigLIP",
+    r"equiav pretrain .* data.path=https://.*": "asks a server; tests/data/test_remote.py runs it with one of its own",
     r"equiav push .*": "wants the Hub; tests/integrations/test_hub.py pushes to a stand-in",
     r"equiav serve library.index --api-only": "serves until it is stopped; tests/browser/test_api.py starts it",
     r"curl .*": "asks that server; tests/browser/test_api.py runs all of them",

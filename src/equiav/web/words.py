@@ -52,4 +52,5 @@ def words_tab(service: Service, shared: dict[str, Any]) -> None:
     among = gr.Radio(list(AMONG), value=next(iter(AMONG)), label="Look among")
     found = gr.HTML(HINT, elem_id="search_by_words")
     search = guarded(search_by_words, checked_words)
-    box.submit(search, [box, among], found, api_name="search_by_words", **shared)
+    # Whoever types on while an answer is under way gets the answer to what was typed last.
+    box.submit(search, [box, among], found, api_name="search_by_words", trigger_mode="always_last", **shared)
