@@ -2,6 +2,7 @@
 
 Under torchrun each gathers the embeddings of all ranks with gradient, so that value and gradient are those of one
 process with the whole batch. The paper's share the negatives of Eq. (8); they differ in what the denominator holds.
+With `rows`, a mask over the whole batch, only those clips take part: others lack a modality.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from equiav.distributed import gather
@@ -18,6 +19,7 @@ from equiav.errors import ShapeError
 
 Embedding = Float[Tensor, "batch width"]
 Scalar = Float[Tensor, ""]
+Rows = Bool[Tensor, " all"]
 Patches = Float[Tensor, "batch tokens values"]
 Mask = Float[Tensor, "batch tokens"]  # 1 = removed, 0 = seen by the encoder
 IntraLoss = Callable[[Tensor, Tensor, float], Tensor]  # (z_hat, z', tau)
@@ -38,36 +40,37 @@ __all__ = [
 ]
 
 
-def _pair(a: Tensor, b: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+def _pair(a: Tensor, b: Tensor, tau: float, rows: Rows | None = None) -> tuple[Tensor, Tensor]:
     """Both sides, checked, gathered and scaled to unit length."""
     if a.shape != b.shape or a.ndim != 2:
         raise ShapeError(f"a contrastive loss wants two (N, D) batches, got {tuple(a.shape)} and {tuple(b.shape)}")
     if tau <= 0:
         raise ValueError(f"temperature must be positive, got {tau}")
     # Normalise first: the gather then moves what is used, and its backward stays short.
-    return gather(F.normalize(a, dim=-1)), gather(F.normalize(b, dim=-1))
+    a, b = gather(F.normalize(a, dim=-1)), gather(F.normalize(b, dim=-1))
+    return (a, b) if rows is None else (a[rows], b[rows])
 
 
-def _similarities(z_hat: Tensor, z_aug: Tensor, tau: float) -> tuple[Tensor, Tensor]:
+def _similarities(z_hat: Tensor, z_aug: Tensor, tau: float, rows: Rows | None) -> tuple[Tensor, Tensor]:
     """Similarities / tau of all 2N embeddings, -inf on the diagonal, and the index of each one's positive."""
-    z = torch.cat(_pair(z_hat, z_aug, tau))
+    z = torch.cat(_pair(z_hat, z_aug, tau, rows))
     logits = (z @ z.T / tau).fill_diagonal_(float("-inf"))
     n = len(z) // 2
     positives = torch.arange(2 * n, device=z.device).roll(n)
     return logits, positives
 
 
-def nt_xent(z_hat: Embedding, z_aug: Embedding, tau: float) -> Scalar:
+def nt_xent(z_hat: Embedding, z_aug: Embedding, tau: float, rows: Rows | None = None) -> Scalar:
     """Intra-modal loss L^intra, Eq. (10): the mean of Eq. (9) with either side as anchor.
 
     The positive is part of the denominator; `equimod` leaves it out.
     """
-    return F.cross_entropy(*_similarities(z_hat, z_aug, tau))
+    return F.cross_entropy(*_similarities(z_hat, z_aug, tau, rows))
 
 
-def equimod(z_hat: Embedding, z_aug: Embedding, tau: float) -> Scalar:
+def equimod(z_hat: Embedding, z_aug: Embedding, tau: float, rows: Rows | None = None) -> Scalar:
     """EquiMod's loss, Eqs. (A), (B): as `nt_xent`, without the positive in the denominator."""
-    logits, positives = _similarities(z_hat, z_aug, tau)
+    logits, positives = _similarities(z_hat, z_aug, tau, rows)
     if len(logits) < 4:
         raise ShapeError("the EquiMod loss has no negatives in a batch of one; use a larger batch or nt_xent")
     positive = logits.gather(1, positives[:, None])
@@ -75,9 +78,9 @@ def equimod(z_hat: Embedding, z_aug: Embedding, tau: float) -> Scalar:
     return (negatives.logsumexp(dim=1) - positive[:, 0]).mean()
 
 
-def info_nce(z_a: Embedding, z_v: Embedding, tau: float) -> Scalar:
+def info_nce(z_a: Embedding, z_v: Embedding, tau: float, rows: Rows | None = None) -> Scalar:
     """Inter-modal loss L^inter, Eq. (15): the mean of Eq. (14) with either side as anchor."""
-    a, v = _pair(z_a, z_v, tau)
+    a, v = _pair(z_a, z_v, tau, rows)
     logits = a @ v.T / tau
     pairs = torch.arange(len(a), device=a.device)
     return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2

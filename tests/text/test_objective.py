@@ -10,7 +10,7 @@ from equiav.data import collate
 from equiav.errors import ConfigError
 from equiav.losses import equimod, info_nce, nt_xent
 from equiav.objectives import EquiAVObjective
-from equiav.text import TEXT, PartialObjective, inter_among, intra_among
+from equiav.text import TEXT, PartialObjective, intra_among
 from equiav.training import Trainer
 from equiav.training.step import Step
 from tests.text.small import text_config
@@ -31,7 +31,7 @@ def pieces(share, *overrides):
 def test_losses_over_rows_are_the_losses_of_those_rows(loss, rng):
     a, b = (torch.randn(9, 5, generator=rng) for _ in range(2))
     rows = torch.tensor([True, True, False] * 3)
-    torch.testing.assert_close(inter_among(a, b, rows, 0.1), info_nce(a[rows], b[rows], 0.1))
+    torch.testing.assert_close(info_nce(a, b, 0.1, rows), info_nce(a[rows], b[rows], 0.1))
     torch.testing.assert_close(intra_among(loss, a, b, rows, 0.1), loss(a[rows], b[rows], 0.1))
 
 

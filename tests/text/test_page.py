@@ -8,7 +8,7 @@ from equiav.errors import EquiAVError
 from equiav.search import Query
 from equiav.web import Service, UploadLimits, open_collection
 from equiav.web.page import build_page
-from equiav.web.words import LONGEST, Words, checked_words
+from equiav.web.words import LONGEST, checked_words
 from tests.text.small import text_config
 from tests.training.small import small_config
 
@@ -31,7 +31,7 @@ def service(tmp_path_factory):
 def test_finds_what_a_query_finds(service):
     embedder = service.embedder
     for among in ("both", "audio", "visual"):
-        hits = Words(service).search("a red ring", among)
+        hits = service.search_in_words("a red ring", among)
         expected = service.index.search(Query(embedder.text("a red ring"), "text", embedder.digest), k=12, among=among)
         assert [hit.clip.id for hit in hits] == [hit.clip.id for hit in expected]
         assert len(hits) == 6
@@ -60,6 +60,6 @@ def test_the_tab(service, tmp_path):
 
 def test_no_tab_without_text(tmp_path):
     service = opened(tmp_path / "run", small_config("data.test=2"))
-    assert not Words.possible(service)
+    assert not service.takes_text
     assert "search_by_words" not in handlers(build_page(service, NO_EXAMPLES, tmp_path))
     service.close()

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from equiav.config import load_config
 from equiav.errors import ConfigError, DataError
-from equiav.training import Trainer
+from equiav.training import Trainer, finetune
 from equiav.training import tokens as module
 from tests.training.small import SMOKE, small_config
 
@@ -229,3 +230,10 @@ def test_kept_spectrograms_need_one_sound_a_clip(tmp_path, monkeypatch):
     monkeypatch.setattr("equiav.data.WorldDataset.one_to_one", False)
     with pytest.raises(ConfigError, match="keep_spectrograms: a clip of these data meets another sound"):
         Trainer(small_config("train.keep_spectrograms=true"), tmp_path)
+
+
+def test_kept_spectrograms_are_not_for_fine_tuning(tmp_path):
+    recipe = SMOKE.parents[1] / "finetune" / "smoke.yaml"
+    config = load_config(recipe, ("train.keep_spectrograms=true",))
+    with pytest.raises(ConfigError, match="fine-tuning mixes waveforms, not spectrograms"):
+        finetune(config, tmp_path / "run", lambda line: None)

@@ -4,7 +4,7 @@ from equiav.text.augment import SpanCrop, SpellingNoise, WordDropout, WordSwap, 
 from equiav.text.captions import PARAPHRASES, TEMPLATES, caption, fill
 from equiav.text.encoder import TextEncoder
 from equiav.text.foreign import TransformersTextEncoder, describe_text
-from equiav.text.objective import PartialObjective, inter_among, intra_among
+from equiav.text.objective import PartialObjective, intra_among
 from equiav.text.options import TextOptions, text_options
 from equiav.text.sources import CaptionedWorld, ClassTexts, TextDataset, has_words, read_sidecar, read_table, with_text
 from equiav.text.words import TEXT, TextInput, split_words, written
@@ -29,7 +29,6 @@ __all__ = [
     "describe_text",
     "fill",
     "has_words",
-    "inter_among",
     "intra_among",
     "read_sidecar",
     "read_table",

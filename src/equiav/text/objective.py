@@ -7,13 +7,12 @@ from dataclasses import replace
 from itertools import combinations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool
 from torch import Tensor
 
 from equiav.distributed import gather
 from equiav.errors import ConfigError, DataError
-from equiav.losses import IntraLoss, equiav, equimod, nt_xent
+from equiav.losses import IntraLoss, equiav, equimod, info_nce, nt_xent
 from equiav.objectives import EquiAVObjective, Outputs, StepDraws
 from equiav.objectives.base import LOG, effective_rank, uniformity
 from equiav.objectives.equiav import strategy_weights
@@ -25,29 +24,12 @@ LEAST = 2  # clips: fewer have nothing to be told apart from
 Rows = Bool[Tensor, " n"]  # of the global batch
 
 
-def _pair(z: Tensor, other: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-    """The chosen rows of all processes on both sides, scaled to unit length."""
-    return gather(F.normalize(z, dim=-1))[rows], gather(F.normalize(other, dim=-1))[rows]
-
-
-def inter_among(z_a: Tensor, z_b: Tensor, rows: Rows, tau: float) -> Tensor:
-    """`info_nce`, Eq. (15), over the clips that have both modalities."""
-    a, b = _pair(z_a, z_b, rows)
-    logits, pairs = a @ b.T / tau, torch.arange(len(a), device=a.device)
-    return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2
-
-
 def intra_among(loss: IntraLoss, z_hat: Tensor, z_aug: Tensor, rows: Rows, tau: float) -> Tensor:
-    """`nt_xent`, Eq. (10), or `equimod`, Eqs. (A), (B), over the clips that have the modality."""
-    z = torch.cat(_pair(z_hat, z_aug, rows))
-    logits = (z @ z.T / tau).fill_diagonal_(float("-inf"))
-    positives = torch.arange(len(z), device=z.device).roll(len(z) // 2)
+    """`nt_xent` or `equimod` over the clips that have the modality; a loss of one's own knows no rows."""
     if loss is nt_xent:
-        return F.cross_entropy(logits, positives)
+        return nt_xent(z_hat, z_aug, tau, rows)
     if loss is equimod:
-        own = logits.gather(1, positives[:, None])
-        others = logits.scatter(1, positives[:, None], float("-inf"))
-        return (others.logsumexp(dim=1) - own[:, 0]).mean()
+        return equimod(z_hat, z_aug, tau, rows)
     raise ConfigError("objective.loss: one of your own compares all clips, and some of these lack a modality")
 
 
@@ -86,7 +68,7 @@ class PartialObjective(EquiAVObjective):
             z_a, z_b, both = outputs[f"inter/{a}"], outputs[f"inter/{b}"], rows[a] & rows[b]
             # Nothing to compare: the outputs stay in the graph, or other processes would wait for their gradients.
             enough = int(both.sum()) >= LEAST
-            terms[name] = inter_among(z_a, z_b, both, self.tau) if enough else 0 * (z_a.sum() + z_b.sum())
+            terms[name] = info_nce(z_a, z_b, self.tau, both) if enough else 0 * (z_a.sum() + z_b.sum())
         for m in modalities:
             z_hat, z_aug = (outputs.get(f"intra/{m}/{side}") for side in ("predicted", "augmented"))
             if z_hat is None or z_aug is None:

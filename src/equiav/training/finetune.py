@@ -116,6 +116,10 @@ class Finetuner(Trainer):
         _, self.tune = finetuning_sections(config)
         self.splits = splits
         self.best: dict[str, Any] | None = None
+        if config.train.keep_spectrograms:
+            raise ConfigError(
+                "train.keep_spectrograms: fine-tuning mixes waveforms before their spectrograms; leave it out"
+            )
         super().__init__(
             config, out, report,
             objective=build_classification(config), dataset=splits.train, validation=splits.validation,

@@ -17,7 +17,7 @@ from equiav.web.guard import QUIET, Guard, guarded
 from equiav.web.security import one_line, uploaded
 from equiav.web.service import Kind, Service, spoken
 from equiav.web.views import Map, clips_html, film_html, looks_html
-from equiav.web.words import Words, checked_words, words_tab
+from equiav.web.words import checked_words, words_tab
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def build_page(service: Service, examples: dict[Kind, list[Path]], uploads: Path
                 _search_tab(service, guard, "image", _picture("A picture"), examples["image"], shared)
             with gr.Tab("Video"):
                 _search_tab(service, guard, "video", _video("A video"), examples["video"], shared)
-            if Words.possible(service):
+            if service.takes_text:
                 with gr.Tab("Words"):
                     words_tab(service, shared)
             with gr.Tab("Where is it?"):

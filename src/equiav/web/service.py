@@ -130,6 +130,10 @@ class Service:
             self.bridge = self.bridge or Bridge.open(self.index.folder)
         return self.bridge.query(text, self.embedder.digest)
 
+    def search_in_words(self, text: str, among: str = "both") -> list[Hit]:
+        """The clips nearest to a text."""
+        return self.index.search(self.ask_in_words(text), k=FOUND, among=among)
+
     def _query(self, kind: Kind, path: Path, start: float) -> Query:
         self.check(path, timed=kind != "image" or path.suffix.lower() not in PICTURES)
         return ask(self.embedder, start=start, **{kind: path})

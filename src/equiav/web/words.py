@@ -7,29 +7,12 @@ from typing import Any
 import gradio as gr
 
 from equiav.errors import EquiAVError
-from equiav.search import Hit
 from equiav.web.guard import guarded
-from equiav.web.service import FOUND, LONGEST, Service
+from equiav.web.service import LONGEST, Service
 from equiav.web.views import clips_html
 
 HINT = '<p class="quiet">Write what you look for, and press Enter.</p>'
 AMONG = {"Sound and picture": "both", "Sound": "audio", "Picture": "visual"}
-
-
-class Words:
-    """Queries in words to the index of a page."""
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-
-    @staticmethod
-    def possible(service: Service) -> bool:
-        """Whether the page can be asked in words."""
-        return service.takes_text
-
-    def search(self, text: str, among: str = "both") -> list[Hit]:
-        """The clips nearest to a text."""
-        return self.service.index.search(self.service.ask_in_words(text), k=FOUND, among=among)
 
 
 def checked_words(value: object) -> str:
@@ -41,12 +24,11 @@ def checked_words(value: object) -> str:
 
 def words_tab(service: Service, shared: dict[str, Any]) -> None:
     """A text box, where to look, and what was found."""
-    words = Words(service)
 
     def search_by_words(text: str | None, among: str | None) -> str:
         if not text or not text.strip():
             return HINT
-        return clips_html(words.search(text, AMONG.get(among or "", "both")))
+        return clips_html(service.search_in_words(text, AMONG.get(among or "", "both")))
 
     box = gr.Textbox(label="What do you look for?", max_lines=1, max_length=LONGEST, elem_id="words")
     among = gr.Radio(list(AMONG), value=next(iter(AMONG)), label="Look among")
