@@ -235,5 +235,5 @@ def test_kept_spectrograms_need_one_sound_a_clip(tmp_path, monkeypatch):
 def test_kept_spectrograms_are_not_for_fine_tuning(tmp_path):
     recipe = SMOKE.parents[1] / "finetune" / "smoke.yaml"
     config = load_config(recipe, ("train.keep_spectrograms=true",))
-    with pytest.raises(ConfigError, match="fine-tuning mixes waveforms, not spectrograms"):
+    with pytest.raises(ConfigError, match="fine-tuning mixes waveforms before their spectrograms"):
         finetune(config, tmp_path / "run", lambda line: None)
