@@ -253,7 +253,7 @@ def fit_bridge(
         model: the image-text model.
         most: entries to use at most, drawn by `seed`.
         texts: sentences whose mean stands for that of text; without them plain ones about many things.
-        seed: of the draw, and of which frames are held out to choose the ridge and to state how well the map holds.
+        seed: of the draw, and of the frames held out to choose the ridge, and others to state how well the map holds.
         progress: is told how far it is.
     """
     ids, ours = index.vectors("visual")
@@ -272,8 +272,8 @@ def fit_bridge(
         np.concatenate([model.texts(said[i : i + BATCH]) for i in range(0, len(said), BATCH)])
     ).double()
     held = max(2, round(HELD_OUT * len(pairs)))
-    scored = [(_recall(_ridge(x[held:], y[held:], ridge), x, y, held), ridge) for ridge in RIDGES]
-    recall, ridge = max(scored, key=lambda pair: pair[0])
+    # The ridge is chosen without the frames that the stated recall is measured on.
+    ridge = max(RIDGES, key=lambda ridge: _recall(x[held:], y[held:], held, ridge))
     image_mean, text_mean = x.mean(dim=0), t.mean(dim=0)
     spread = [float((z - z.mean(dim=0)).square().sum(dim=1).mean().sqrt()) for z in (x, t)]
     facts = BridgeFacts(
@@ -283,7 +283,7 @@ def fit_bridge(
         sentences=len(said),
         gap=float((image_mean - text_mean).norm()),
         ridge=ridge,
-        recall=recall,
+        recall=_recall(x, y, held, ridge),
         chance=100 * min(1.0, 10 / held),
         held_out=held,
     )
@@ -305,8 +305,9 @@ def _ridge(x: Tensor, y: Tensor, ridge: float) -> Tensor:
     return solved
 
 
-def _recall(w: Tensor, x: Tensor, y: Tensor, held: int) -> float:
-    """R@10 of the held-out rows, each mapped and looked for among their own vectors of ours."""
+def _recall(x: Tensor, y: Tensor, held: int, ridge: float) -> float:
+    """R@10 of the first rows, each looked for among their own vectors of ours through a map fitted on the others."""
+    w = _ridge(x[held:], y[held:], ridge)
     mapped = torch.nn.functional.normalize((x[:held] - x[held:].mean(dim=0)) @ w, dim=1)
     scores = mapped @ torch.nn.functional.normalize(y[:held], dim=1).T
     ranks = 1 + (scores > scores.diagonal()[:, None]).sum(dim=1)

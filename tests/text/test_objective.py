@@ -44,7 +44,10 @@ def test_a_loss_of_ones_own_needs_every_clip():
 def test_complete_batches_are_algorithm_1():
     objective, batch, draws = pieces(1.0)
     assert isinstance(objective, PartialObjective)
-    plain = EquiAVObjective.losses(objective, EquiAVObjective.forward(objective, batch, draws), 1, 10)
+    algorithm = EquiAVObjective(
+        objective.model, objective.augment, objective.inputs, tau=objective.tau, weights=objective.weights
+    )
+    plain = algorithm.losses(algorithm(batch, draws), 1, 10)
     ours = objective.losses(objective(batch, draws), 1, 10)
     assert set(ours) == TERMS
     assert all(torch.equal(ours[name], plain[name]) for name in plain)

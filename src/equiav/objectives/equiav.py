@@ -201,6 +201,14 @@ class EquiAVObjective(Objective):
             case never:
                 assert_never(never)
 
+    def inter_loss(self, outputs: Outputs, a: Modality, b: Modality) -> Tensor:
+        """Eq. (15) between two modalities."""
+        return info_nce(outputs[f"inter/{a}"], outputs[f"inter/{b}"], self.tau)
+
+    def intra_loss(self, outputs: Outputs, m: Modality) -> Tensor:
+        """Eq. (10) within a modality, or the loss that was chosen in its place."""
+        return self.loss(outputs[f"intra/{m}/predicted"], outputs[f"intra/{m}/augmented"], self.tau)
+
     def losses(self, outputs: Outputs, step: int, total: int) -> dict[str, Tensor]:
         """The terms of Eq. (16) over the batches of all processes: inter, intra_audio, intra_visual, total.
 
@@ -209,14 +217,10 @@ class EquiAVObjective(Objective):
         modalities = self.model.modalities
         terms: dict[str, Tensor] = {}
         for a, b in combinations(modalities, 2):
-            name = "inter" if len(modalities) == 2 else f"inter_{a}_{b}"
-            terms[name] = info_nce(outputs[f"inter/{a}"], outputs[f"inter/{b}"], self.tau)  # Eq. (15)
+            terms["inter" if len(modalities) == 2 else f"inter_{a}_{b}"] = self.inter_loss(outputs, a, b)
         zero = next(iter(terms.values())).new_zeros(())
         for m in modalities:
-            z_hat, z_aug = (outputs.get(f"intra/{m}/{side}") for side in ("predicted", "augmented"))
-            terms[f"intra_{m}"] = (
-                zero if z_hat is None or z_aug is None else self.loss(z_hat, z_aug, self.tau)
-            )  # Eq. (10)
+            terms[f"intra_{m}"] = self.intra_loss(outputs, m) if f"intra/{m}/predicted" in outputs else zero
         weights = {name: self.weights.get(name, self.weights.get(name.split("_")[0], 1.0)) for name in terms}
         return {**terms, "total": equiav(terms, strategy_weights(weights, self.strategy, step, total))}
 

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 COMMIT_ENTRIES = 1024
 COMMIT_SECONDS = 60.0
 PROGRESS_SECONDS = 2.0
+EMBEDDED = 4  # files that are embedded at a time
 AHEAD = 8  # files per worker process that may be done before their turn has come
 
 # A stretch of a file as a worker process gives it: start, end, audible sound, frames (K, 3, H, W) of the model's size,
@@ -112,13 +114,17 @@ def index_folder(
     }  # fmt: skip
     count = workers or os.cpu_count() or 1
     pool = Workers(count, patience=1.5 * limits.wall + 5, preload=(__name__,))
-    turn = threading.Lock()  # one at a time: the model's work is spread over the cores already
+    # A small model leaves cores idle however many threads it has: some files are embedded side by side, and the threads
+    # are shared out among them.
+    beside = min(count, EMBEDDED) if embedder.model.device.type == "cpu" else 1
+    turn = threading.Semaphore(beside)
 
     def fill(source: Clip) -> Filled:
         pieces = streamed_in(pool, read_pieces, _file(source), span=(source.start, source.seconds), **how)
         return _entries_of(index, source.id, _windows(embedder, source, pieces, turn))
 
-    with pool, ThreadPoolExecutor(count) as threads:
+    # More than processes: one decodes the next file while a thread embeds the last.
+    with _shared_cores(beside), pool, ThreadPoolExecutor(count + beside) as threads:
         waiting: deque[Future[Filled]] = deque()
 
         def files() -> Iterator[Filled]:
@@ -138,6 +144,17 @@ def index_folder(
             for future in waiting:
                 future.cancel()
             pool.close()  # or the threads would go on to the end of their files
+
+
+@contextmanager
+def _shared_cores(shares: int) -> Iterator[None]:
+    """Threads that are started meanwhile compute with a share of torch's cores each."""
+    cores = torch.get_num_threads()
+    torch.set_num_threads(max(1, cores // shares))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(cores)
 
 
 def read_pieces(path: Path, *, size: int, limits: Limits, rate: int, **how: Any) -> Iterator[Piece | str]:
@@ -216,7 +233,7 @@ def _origin(source: Clip) -> str:
 
 
 def _windows(
-    embedder: Embedder, source: Clip, pieces: Iterator[Piece | str], turn: threading.Lock
+    embedder: Embedder, source: Clip, pieces: Iterator[Piece | str], turn: threading.Semaphore
 ) -> Iterator[Entry | Skipped]:
     """The windows of a file as entries; of one that breaks, those before."""
     stamp, number = next(pieces), 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from itertools import combinations
 
 import torch
 from jaxtyping import Bool
@@ -12,10 +10,9 @@ from torch import Tensor
 
 from equiav.distributed import gather
 from equiav.errors import ConfigError, DataError
-from equiav.losses import IntraLoss, equiav, equimod, info_nce, nt_xent
+from equiav.losses import IntraLoss, equimod, info_nce, nt_xent
 from equiav.objectives import EquiAVObjective, Outputs, StepDraws
 from equiav.objectives.base import LOG, effective_rank, uniformity
-from equiav.objectives.equiav import strategy_weights
 from equiav.types import Batch, Modality
 
 PRESENT = f"{LOG}present/"
@@ -56,33 +53,25 @@ class PartialObjective(EquiAVObjective):
                 present[m] = torch.ones(len(batch), device=batch.device) if found is None else found.float()
         return {**super().forward(batch, draws), **{PRESENT + m: of for m, of in present.items()}}
 
-    def losses(self, outputs: Outputs, step: int, total: int) -> dict[str, Tensor]:
-        """The terms of Eq. (16) by name: inter_audio_visual, inter_audio_text, ..., intra_text, total."""
-        rows = _rows(outputs, self.model.modalities)
-        if all(bool(of.all()) for of in rows.values()):
-            return super().losses(outputs, step, total)
-        modalities = self.model.modalities
-        terms: dict[str, Tensor] = {}
-        for a, b in combinations(modalities, 2):
-            name = "inter" if len(modalities) == 2 else f"inter_{a}_{b}"
-            z_a, z_b, both = outputs[f"inter/{a}"], outputs[f"inter/{b}"], rows[a] & rows[b]
-            # Nothing to compare: the outputs stay in the graph, or other processes would wait for their gradients.
-            enough = int(both.sum()) >= LEAST
-            terms[name] = info_nce(z_a, z_b, self.tau, both) if enough else 0 * (z_a.sum() + z_b.sum())
-        for m in modalities:
-            z_hat, z_aug = (outputs.get(f"intra/{m}/{side}") for side in ("predicted", "augmented"))
-            if z_hat is None or z_aug is None:
-                terms[f"intra_{m}"] = next(iter(terms.values())).new_zeros(())
-            elif int(rows[m].sum()) >= LEAST:
-                terms[f"intra_{m}"] = intra_among(self.loss, z_hat, z_aug, rows[m], self.tau)
-            else:
-                terms[f"intra_{m}"] = 0 * (z_hat.sum() + z_aug.sum())
-        weights = {name: self.weights.get(name, self.weights.get(name.split("_")[0], 1.0)) for name in terms}
-        return {**terms, "total": equiav(terms, strategy_weights(weights, self.strategy, step, total))}
+    def inter_loss(self, outputs: Outputs, a: Modality, b: Modality) -> Tensor:
+        """Eq. (15) over the clips that have both."""
+        z_a, z_b, both = outputs[f"inter/{a}"], outputs[f"inter/{b}"], _rows(outputs, a) & _rows(outputs, b)
+        if int(both.sum()) < LEAST:
+            return _nothing(z_a, z_b)
+        return info_nce(z_a, z_b, self.tau, None if bool(both.all()) else both)
+
+    def intra_loss(self, outputs: Outputs, m: Modality) -> Tensor:
+        """Eq. (10) over the clips that have the modality."""
+        z_hat, z_aug, rows = outputs[f"intra/{m}/predicted"], outputs[f"intra/{m}/augmented"], _rows(outputs, m)
+        if bool(rows.all()):
+            return super().intra_loss(outputs, m)
+        if int(rows.sum()) < LEAST:
+            return _nothing(z_hat, z_aug)
+        return intra_among(self.loss, z_hat, z_aug, rows, self.tau)
 
     def health(self, outputs: Outputs) -> dict[str, float]:
         """As ever, of the clips that have the modality."""
-        rows = _rows(outputs, self.model.modalities)
+        rows = {m: _rows(outputs, m) for m in self.model.modalities}
         if all(bool(of.all()) for of in rows.values()):
             return super().health(outputs)
         values = {}
@@ -97,6 +86,11 @@ class PartialObjective(EquiAVObjective):
         return values
 
 
-def _rows(outputs: Outputs, modalities: tuple[Modality, ...]) -> Mapping[Modality, Rows]:
-    """Which clips of the global batch have which modality."""
-    return {m: gather(outputs[PRESENT + m]) > 0 for m in modalities}
+def _rows(outputs: Outputs, m: Modality) -> Rows:
+    """Which clips of the global batch have a modality."""
+    return gather(outputs[PRESENT + m]) > 0
+
+
+def _nothing(a: Tensor, b: Tensor) -> Tensor:
+    """A term without clips to compare: its outputs stay in the graph, or other processes would wait for gradients."""
+    return 0 * (a.sum() + b.sum())
