@@ -108,3 +108,18 @@ def scaling(r: dict[str, Any]) -> Made:
 def startup(r: dict[str, Any]) -> Made:
     rows = [[f"`{name}`", f"{t['cpu_seconds']:.2f}", f"{t['seconds']:.2f}"] for name, t in r["commands"].items()]
     return ["command", "CPU-seconds", "seconds"], rows, f"Medians of {r['turns']} turns."
+
+
+def index(r: dict[str, Any]) -> Made:
+    """`equiav index` on one core and on two."""
+    names = {"index 1": "`index`, one core", "index 2": "`index`, two cores", "prepare": "`prepare`, one core"}
+    work = r["without_the_start"]
+    rows = [[name, *(f"{value:.1f}" for value in work[key])] for key, name in names.items()]
+    apart = r["largest_difference_of_vectors"]
+    same = f"the same entries, and vectors that differ by at most {apart:.0e}" if apart else "the same entries and vectors"
+    note = (
+        f"{r['videos']} videos, {r['windows']} windows of 1.4 s; medians of {r['turns']} turns, without the "
+        f"{r['seconds_and_cpu_seconds']['start 1'][0]:.0f} s that Python and torch take to start. On two cores "
+        f"{r['times_as_fast_on_two_cores']:.2f} times as fast, with {same}."
+    )
+    return ["the same videos", "seconds", "CPU-seconds"], rows, note

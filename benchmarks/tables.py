@@ -247,19 +247,21 @@ def library(r: dict[str, Any]) -> str:
     )
 
 
-def serve(r: dict[str, Any]) -> str:
-    load, fuzz = r["load"], r["fuzz"]
-    refused, memory = load["outcomes"].get("refused", 0), load["memory_mb"]
+def serve(page: dict[str, Any], api: dict[str, Any]) -> str:
+    loads, fuzz = (page["load"], api), page["fuzz"]
     rows = [
-        [f"{load['clients']} clients, {load['seconds']} s: answered", str(load["outcomes"]["complete"])],
-        ["refused because the queue was full, as stated", str(refused)],
-        ["any other error", str(len(load["bad"]))],
-        ["seconds to an answer, p50 and p95", " and ".join(f"{load['answer_seconds'][k]:.1f}" for k in ("p50", "p95"))],
-        ["memory in the middle and at the end, MB", f"{memory['middle_third']:.0f} and {memory['last_third']:.0f}"],
-        [f"{fuzz['uploads']} fuzzed uploads: tracebacks to the client", str(fuzz["tracebacks"])],
-        ["files left behind", str(fuzz["files_left"])],
+        ["answered", *(f"{load['outcomes']['complete']:,}" for load in loads)],
+        ["refused because the queue was full, as stated", *(str(load["outcomes"].get("refused", 0)) for load in loads)],
+        ["any other error", *(str(len(load["bad"])) for load in loads)],
+        ["seconds to an answer, p50", *(f"{load['answer_seconds']['p50']:.1f}" for load in loads)],
+        ["seconds to an answer, p95", *(f"{load['answer_seconds']['p95']:.1f}" for load in loads)],
+        ["memory in the middle, MB", *(f"{load['memory_mb']['middle_third']:.0f}" for load in loads)],
+        ["memory at the end, MB", *(f"{load['memory_mb']['last_third']:.0f}" for load in loads)],
+        [f"{fuzz['uploads']} fuzzed uploads: tracebacks to the client", str(fuzz["tracebacks"]), ""],
+        ["files left behind", str(fuzz["files_left"]), ""],
     ]
-    return markdown(["the page under load", ""], rows) + f"\n\n{origin(r)}."
+    header = [f"{api['clients']} clients for {api['seconds']} s", "page", "HTTP API"]
+    return markdown(header, rows) + f"\n\n{origins({'page': page, 'HTTP API': api})}."
 
 
 def estimate_training(*records: dict[str, Any]) -> str:
@@ -353,6 +355,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "token_cost": (("token_dropping.json",), about_speed(speed_tables.token_cost, "world")),
     "feeding": (("feeding.json",), about_speed(speed_tables.feeding)),
     "scaling": (("scaling.json",), about_speed(speed_tables.scaling)),
+    "index": (("index.json",), about_speed(speed_tables.index)),
     "startup": (("startup.json",), about_speed(speed_tables.startup)),
     "world": (("world_curves.json",), world),
     "cost": (("cost.json",), cost),
@@ -369,7 +372,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "methods": (("localisation.json",), methods),
     "finetune": (("finetune.json",), finetune),
     "library": (("library.json",), library),
-    "serve": (("serve.json",), serve),
+    "serve": (("serve.json", "serve_api.json"), serve),
     "serve_hostile": (("serve_hostile.json",), about_speed(robustness_tables.hostile)),
     "flips": (("flips.json",), about_speed(robustness_tables.flips)),
     "kills": (("kills.json",), about_speed(robustness_tables.kills)),
