@@ -116,7 +116,9 @@ def index(r: dict[str, Any]) -> Made:
     work = r["without_the_start"]
     rows = [[name, *(f"{value:.1f}" for value in work[key])] for key, name in names.items()]
     apart = r["largest_difference_of_vectors"]
-    same = f"the same entries, and vectors that differ by at most {apart:.0e}" if apart else "the same entries and vectors"
+    same = (
+        f"the same entries, and vectors that differ by at most {apart:.0e}" if apart else "the same entries and vectors"
+    )
     note = (
         f"{r['videos']} videos, {r['windows']} windows of 1.4 s; medians of {r['turns']} turns, without the "
         f"{r['seconds_and_cpu_seconds']['start 1'][0]:.0f} s that Python and torch take to start. On two cores "
