@@ -15,6 +15,7 @@ import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +34,7 @@ from equiav.data import (
 )
 from equiav.data.cutting import Outcome, clip_of, fragment_path
 from equiav.data.shards import pack
+from equiav.data.sources import Clips
 from equiav.errors import Busy, DataError, MediaError
 from equiav.media import Failure, FilterBank, Workers, read_image, tick
 from equiav.types import Clip
@@ -376,7 +378,7 @@ def test_lists_of_paths_and_json_lines(media, tmp_path):
     shutil.copy(media / "day0/film00.mp4", tmp_path / "here.mp4")
     (tmp_path / "list.txt").write_text("here.mp4\n\n")
     here = Clip("here.mp4", "here.mp4", tmp_path / "here.mp4", group="here.mp4")
-    assert find_sources(tmp_path / "list.txt") == [here]
+    assert list(find_sources(tmp_path / "list.txt")) == [here]
     (tmp_path / "list.jsonl").write_text('{"path": "here.mp4", "labels": ["a", "b"], "name": "n"}\n')
     assert find_sources(tmp_path / "list.jsonl")[0].labels == ("a", "b")
     for name, content, reason in (
@@ -527,3 +529,23 @@ def test_real_media_are_prepared_whole(shared, tmp_path):
                 kept = seconds[line["path"]]
                 whole = stated if stated < 10 else 10.0
                 assert kept == pytest.approx(whole, abs=0.3) or kept == pytest.approx(13, abs=0.1), column
+
+
+def test_clips_are_packed_and_come_back_as_they_were():
+    def clip(name):
+        return Clip(
+            name, source=name, path=Path("/v") / f"{name}.mp4", start=1.5, seconds=2.0, labels=("a", "ü"), split="test",
+            group="g", fold=3, boxes=((0.0, 0.1, 0.5, 1.0),), text="words", metadata={"year": 1999},
+        )  # fmt: skip
+
+    given = [clip(f"video {n:05d}") for n in (3, 1, 2)] + [Clip("0")]
+    assert list(Clips(given)) == sorted(given, key=lambda clip: clip.id)
+    assert Clips(given)[-1] == given[0]
+    assert Clips(given)[1:3] == [given[1], given[2]]
+    with pytest.raises(DataError, match="two sources are called '0'"):
+        Clips([*given, Clip("0")])
+    tracemalloc.start()
+    many = Clips(clip(f"video {n:05d}") for n in range(1000))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept / len(many) < 400  # bytes; as objects more than a thousand

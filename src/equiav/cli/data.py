@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 
 from equiav.cli.app import app, choose, end_line, say
 from equiav.errors import EquiAVError
+from equiav.types import Clip
 
 
 @app.command()
@@ -69,6 +71,7 @@ def prepare(
     number, slash, total = part.partition("/")
     if not (slash and number.isdigit() and total.isdigit()):
         raise EquiAVError(f"--part {part}: give i/n, such as 2/8")
+    clips: Sequence[Clip]
     if published:
         found = read_published(source, place, split=split)
         print(found.line(), file=sys.stderr)

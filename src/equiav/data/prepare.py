@@ -42,7 +42,7 @@ from equiav.data.shards import (
     read_skipped,
     read_sums,
 )
-from equiav.data.sources import ordered
+from equiav.data.sources import Clips
 from equiav.errors import DataError
 from equiav.io import Progress, locked, make_folder, replacing, sha256, write_json, write_whole
 from equiav.media import CLIP_SECONDS, CRASHED, FRAMES, Failure, Limits, Workers
@@ -118,7 +118,7 @@ def prepare(
         raise DataError(f"part {part[0]}/{part[1]} does not exist; give 1/{part[1]} to {part[1]}/{part[1]}")
     if shard_bytes < 1:
         raise DataError("a shard holds more than no bytes")
-    sources = ordered(clips)
+    sources = clips if isinstance(clips, Clips) else Clips(clips)
     mark = fingerprint(sources, settings, shard_bytes)
     with locked(out), _writing(out):
         if (out / META).exists():

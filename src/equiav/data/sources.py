@@ -6,12 +6,15 @@ import csv
 import json
 import math
 import os
+import pickle
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex, overload
 
 from equiav.errors import DataError
 from equiav.types import SPLITS, Clip, Split
@@ -27,10 +30,45 @@ IMAGE_SUFFIXES = frozenset({".bmp", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".
 COLUMNS = frozenset({"path", "name", "label", "labels", "split", "group", "start", "seconds", "fold", "boxes"})
 VALIDATION_SHARE = 0.1
 NONE: dict[str, Any] = {}  # one for all clips without further columns
+FIELDS = tuple(field.name for field in fields(Clip))
 MOST_SECONDS, MOST_FOLDS = 1e6, 10**6  # larger numbers in a list are mistakes
 
 
-def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> list[Clip]:
+class Clips(Sequence[Clip]):
+    """Clips sorted by id, which must be unique: the order in which they are stored.
+
+    They are kept packed, and made anew when asked for: as objects, most of which is their paths, a hundred thousand
+    would take a quarter of the memory of a preparation.
+    """
+
+    def __init__(self, clips: Iterable[Clip]) -> None:
+        self._packed, self._ends, ids = bytearray(), array("q", [0]), []
+        for clip in clips:
+            path = None if clip.path is None else str(clip.path)
+            self._packed += pickle.dumps([path if name == "path" else getattr(clip, name) for name in FIELDS])
+            self._ends.append(len(self._packed))
+            ids.append(clip.id)
+        self._order = array("q", sorted(range(len(ids)), key=ids.__getitem__))
+        for one, two in pairwise(self._order):
+            if ids[one] == ids[two]:
+                raise DataError(f"two sources are called {ids[one]!r}; give them different names")
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Clip: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Clip]: ...
+    def __getitem__(self, place: SupportsIndex | slice) -> Clip | list[Clip]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        number = self._order[place]
+        values = dict(zip(FIELDS, pickle.loads(self._packed[self._ends[number] : self._ends[number + 1]]), strict=True))
+        return Clip(**{**values, "path": None if values["path"] is None else Path(values["path"])})
+
+
+def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> Clips:
     """The media of a folder (searched in depth), or those named by a .txt, .csv or .jsonl file; sorted by id.
 
     Paths in a list are relative to it. A table has a column `path` and may have name (the id; the path as written
@@ -40,27 +78,18 @@ def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> list[Cli
     if path.is_dir():
         # Pipes and devices are listed, never opened: they end up among what was skipped, with the reason.
         found = (p for p in path.rglob("*") if p.suffix.lower() in suffixes and p.exists() and not p.is_dir())
-        clips = [_of_file(p.relative_to(path).as_posix(), p) for p in found]
+        clips = Clips(_of_file(p.relative_to(path).as_posix(), p) for p in found)
     elif not path.is_file():
         raise DataError(f"{path}: no such folder or list of media")
     elif path.suffix.lower() in (".txt", ".csv", ".jsonl"):
-        clips = [_of_row(row, path, number) for number, row in _rows(path)]
+        clips = Clips(_of_row(row, path, number) for number, row in _rows(path))
     elif path.suffix.lower() in suffixes:
-        clips = [_of_file(path.name, path)]
+        clips = Clips([_of_file(path.name, path)])
     else:
         raise DataError(f"{path}: give a folder of media, or a list as .txt, .csv or .jsonl")
     if not clips:
         raise DataError(f"{path} names no media; suffixes looked for are {' '.join(sorted(suffixes))}")
-    return ordered(clips)
-
-
-def ordered(clips: Iterable[Clip]) -> list[Clip]:
-    """Sorted by id, which must be unique: the order in which clips are stored."""
-    found = sorted(clips, key=lambda clip: clip.id)
-    for one, two in pairwise(found):
-        if one.id == two.id:
-            raise DataError(f"two sources are called {one.id!r}; give them different names")
-    return found
+    return clips
 
 
 def split_of(group: str, share: float = VALIDATION_SHARE) -> Split:

@@ -208,7 +208,7 @@ def _ids_of(index: Index, source: Clip) -> list[str]:
             return ids
 
 
-def _outside_indexes(sources: list[Clip], own: Path, place: Path) -> list[Clip]:
+def _outside_indexes(sources: Sequence[Clip], own: Path, place: Path) -> list[Clip]:
     """Media that are no index's thumbnails: those in the index's own folder and in folders of other indexes are not."""
     homes = [_file(source).resolve().parent for source in sources]
     folders = {folder for home in set(homes) for folder in (home, *home.parents)}
