@@ -71,7 +71,7 @@ def guarded(function: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
     try:
         return "answer", function(*arguments)
     except EquiAVError as error:
-        return ("refused", str(error)) if "\n" not in str(error) else ("lines", str(error))
+        return "refused", str(error)
     except SystemExit as end:
         return ("answer", 0) if end.code in (0, 2, None) else ("exit", end.code)
     except MemoryError:
@@ -326,7 +326,8 @@ def of_requests(corpus: Corpus, server: Server, seed: int) -> Finding | None:
     except (httpx.InvalidURL, UnicodeError, ValueError):  # cannot be sent at all
         return None
     except httpx.HTTPError as error:
-        if server.process.poll() is None and isinstance(error, httpx.RemoteProtocolError | httpx.WriteError):
+        ended = httpx.RemoteProtocolError | httpx.WriteError | httpx.ReadError
+        if server.process.poll() is None and isinstance(error, ended):
             return None  # the connection was ended: a refusal too
         return Finding("http", seed, f"{method} {route}: {type(error).__name__} {error}")
     if answer.status_code == 500 or "Traceback" in answer.text or "site-packages" in answer.text:

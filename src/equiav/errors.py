@@ -6,6 +6,11 @@ from pathlib import Path
 class EquiAVError(Exception):
     """Bad input. The command line prints its message as one line and exits with 2; anything else is a bug."""
 
+    def __str__(self) -> str:
+        # Messages quote what files hold and are called: line breaks, and what a terminal would obey.
+        text = super().__str__()
+        return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
 
 class ConfigError(EquiAVError):
     """A recipe that cannot be read or asks for the impossible."""

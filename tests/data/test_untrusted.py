@@ -6,7 +6,7 @@ import tarfile
 import pytest
 from tools.corpus import SDP, concat_list, eps, long_flac, png
 
-from equiav.data import CavMaeDataset, read_cavmae, read_paired
+from equiav.data import CavMaeDataset, find_sources, read_cavmae, read_paired
 from equiav.errors import DataError, MediaError
 from equiav.media import read_image
 from tests.data.test_cavmae import data_file, dataset  # noqa: F401 - a fixture
@@ -78,6 +78,8 @@ def test_what_is_no_tar_is_one_line(tmp_path, content):
 def test_names_that_no_file_can_have(data_file):  # noqa: F811
     with pytest.raises(DataError, match="is missing"):
         CavMaeDataset(read_cavmae(data_file, root=data_file.parent / ("x" * 5000)), size=8).sample(0, 0)
+    with pytest.raises(DataError, match="frame 2 is missing"):
+        CavMaeDataset(read_cavmae(data_file, root=data_file.parent / ("x" * 5000)), size=8).part(0, 2, ("visual",))
     with pytest.raises(MediaError, match=r"File name too long|no such file"):
         read_image(data_file.parent / ("x" * 5000))
 
@@ -87,3 +89,7 @@ def test_cells_of_several_lines_are_told_in_one(tmp_path):
     with pytest.raises(DataError, match="got audio and tr ain") as refused:
         read_paired(tmp_path, size=8)
     assert "\n" not in str(refused.value)
+    (tmp_path / "table.csv").write_text('"a\nb","\x1b[2J"\n1,2\n')
+    with pytest.raises(DataError, match=r"no column called path; it has a\\nb, \\x1b\[2J") as refused:
+        find_sources(tmp_path / "table.csv")
+    assert str(refused.value).isprintable()

@@ -103,7 +103,7 @@ class CavMaeDataset(Dataset):
         """Some modalities; only their files are read."""
         entry, inputs = self.entries[index], {}
         if AUDIO in modalities:
-            if entry.path is None or not os.path.isfile(entry.path):  # noqa: PTH113 - names may be too long for a Path
+            if entry.path is None or not _is_file(entry.path):
                 raise DataError(f"{entry.id}: its audio {entry.path} is missing")
             waveform = decode(entry.path, sample_rate=self.sample_rate, seconds=self.seconds).waveform
             if waveform is None:
@@ -116,12 +116,12 @@ class CavMaeDataset(Dataset):
 
     def _frame(self, entry: Clip, k: int) -> Path:
         places = [entry.metadata["frames"] / f"frame_{n}" / f"{entry.id}.jpg" for n in range(k + 1)]
-        if places[k].is_file():
+        if _is_file(places[k]):
             return Path(places[k])
         missing = f"{entry.id}: frame {k} is missing"
         if not self.fallback:
             raise DataError(f"{missing} ({places[k]}); fallback=True takes the one before it")
-        lower = next((n for n in range(k - 1, -1, -1) if places[n].is_file()), None)
+        lower = next((n for n in range(k - 1, -1, -1) if _is_file(places[n])), None)
         if lower is None:
             raise DataError(f"{missing} and so are all before it ({places[k]})")
         # The first is worth a line to everyone; a list may lack thousands.
@@ -129,3 +129,7 @@ class CavMaeDataset(Dataset):
         self.fallbacks[entry.id] += 1
         logger.log(level, "%s, frame %d stands in", missing, lower)
         return Path(places[lower])
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - a Path raises where a name is too long for the file system
