@@ -7,7 +7,7 @@ import pytest
 from tools.corpus import SDP, concat_list, eps, long_flac, png
 
 from equiav.data import CavMaeDataset, find_sources, read_cavmae, read_paired
-from equiav.errors import DataError, MediaError
+from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.media import read_image
 from tests.data.test_cavmae import data_file, dataset  # noqa: F401 - a fixture
 from tests.data.test_paired import make_collection
@@ -82,6 +82,13 @@ def test_names_that_no_file_can_have(data_file):  # noqa: F811
         CavMaeDataset(read_cavmae(data_file, root=data_file.parent / ("x" * 5000)), size=8).part(0, 2, ("visual",))
     with pytest.raises(MediaError, match=r"File name too long|no such file"):
         read_image(data_file.parent / ("x" * 5000))
+
+
+@pytest.mark.parametrize("path", [".", "..", "/", "x/.."])
+def test_paths_that_name_no_file(tmp_path, path):
+    (tmp_path / "manifest.csv").write_text(f"path,kind,class,split,source\n{path},audio,dog,train,x\n")
+    with pytest.raises(EquiAVError):
+        read_paired(tmp_path, size=8)
 
 
 def test_cells_of_several_lines_are_told_in_one(tmp_path):

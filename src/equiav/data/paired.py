@@ -237,9 +237,10 @@ def read_paired(
             of = sorted(
                 (e for e in entries if (e.metadata["kind"], e.split) == (KINDS[modality], split)), key=lambda e: e.id
             )
+            found = [media(modality, e.id) for e in of]  # first: what is no file at all has no name
             names = [str(PurePosixPath(e.id).with_suffix("")) for e in of]
             numbers = [chosen.index(e.labels[0]) for e in of]
-            items[modality, split] = Items(modality, names, numbers, [media(modality, e.id) for e in of], chosen)
+            items[modality, split] = Items(modality, names, numbers, found, chosen)
     return PairedSet(chosen, items, sum(e.split is None for e in entries))
 
 
