@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 FOREIGN = (
     "ray start --head", "ray start --address=first-machine:6379", "sbatch --array=1-$(wc -l < runs.txt) table.sh",
     "hf download facebook/dinov2-small --local-dir encoders/dinov2",
+    "hf download MIT/ast-finetuned-audioset-10-10-0.4593 --local-dir encoders/ast",
 )  # fmt: skip
 VARIABLE = re.compile(r"\$\w+|\$\(.*?\)")
 

@@ -13,6 +13,7 @@ from equiav.build import build_model
 from equiav.errors import DataError, EquiAVError, MediaError, ShapeError
 from equiav.evaluation import embed_dataset
 from equiav.inference import Embedder, EmbeddingError, LoadedModel
+from equiav.inference.items import as_tensor
 from equiav.media import Workers, cuts
 from tests.inference.models import random_model, saved_model
 from tests.media.making import sine, write_media
@@ -81,6 +82,14 @@ def test_arrays_tensors_and_files_agree(embedder, files):
     seen = embedder.image(files / "0.png")
     for item in (picture, picture.transpose(2, 0, 1), picture[::-1][::-1], picture / 255.0, torch.from_numpy(picture)):
         np.testing.assert_allclose(embedder.image(item), seen, atol=1e-5)
+
+
+def test_a_read_only_array_is_copied():
+    """As `np.asarray` of a Pillow image is: torch warns of memory that must not be written, once in a process."""
+    free, locked = np.zeros((2, 3)), np.zeros((2, 3))
+    locked.flags.writeable = False
+    assert as_tensor(free).data_ptr() == free.ctypes.data
+    assert as_tensor(locked).data_ptr() != locked.ctypes.data
 
 
 def test_a_waveform_of_another_rate_is_resampled(embedder):

@@ -59,6 +59,18 @@ def test_a_making_that_was_cut_short_is_made_again(address):
         MilvusStore(address, WIDTH, "digest", create=SIDES)
 
 
+def test_a_collection_that_is_not_in_memory_is_loaded(address):
+    """As every other process finds a file of milvus-lite, and any after a restart of the server."""
+    store = MilvusStore(address, WIDTH, "digest", create=SIDES)
+    (entry,) = entries(1)
+    store.add([entry])
+    store.client.release_collection(store.name)
+    store.close()
+    again = MilvusStore(address, WIDTH, "digest")
+    assert again.search(entry.vectors["audio"], "audio", 1, [])[0][0] == entry.clip
+    again.close()
+
+
 def test_rows_of_the_first_format_are_read(address):
     """They said where a clip ends in place of how long it is."""
     store = MilvusStore(address, WIDTH, "digest", create=SIDES)

@@ -84,7 +84,9 @@ def _rate(given: Any) -> int:
 def as_tensor(array: Any) -> Tensor:
     """An array or tensor, wherever it is, as a tensor in main memory."""
     try:
-        return torch.as_tensor(np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array).detach().cpu()
+        if isinstance(array, np.ndarray):  # torch warns of read-only arrays, such as those of Pillow: a copy of them
+            array = np.require(np.ascontiguousarray(array), requirements="W")
+        return torch.as_tensor(array).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ShapeError(f"neither a path nor an array of numbers: {type(array).__name__}") from error
 

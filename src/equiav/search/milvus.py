@@ -137,6 +137,8 @@ class MilvusStore:
         connect = _told(MilvusClient, f"{uri}: no Milvus answers there{hint}")
         self.client: Any = _Client(connect(uri, token=token), uri)
         there = self.client.has_collection(self.name)
+        if there:  # one that another process made may not be in memory; of one that is, this changes nothing
+            self.client.load_collection(self.name)
         if there and create is not None and self._unfinished():
             self.client.drop_collection(self.name)
             there = False

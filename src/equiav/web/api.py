@@ -87,7 +87,7 @@ def build_api(service: Service, uploads: Path) -> FastAPI:
     for kind in (EquiAVError, ValidationError, HTTPException, binascii.Error, Exception):
         api.add_exception_handler(kind, _refused)
 
-    @api.get("/health", summary="Is it up, and what does it serve?")
+    @api.get("/health", summary="Whether it is up, and what it serves")
     def health() -> dict[str, Any]:
         return {"status": "ok", "entries": len(service.index), "model": service.embedder.digest, "version": __version__}
 
