@@ -143,6 +143,8 @@ def test_a_changed_default_makes_other_runs_and_keeps_the_meaning_of_old_checkpo
     assert "augment" not in canonical_dump(before, exclude_defaults=True), "as the first format: at its default"
     assert canonical_dump(now, exclude_defaults=True)["augment"] == {"audio": {"crop_aspect": [0.667, 1.25]}}
     assert run_key(now, trained=True) != run_key(before, trained=True)
+    for path in sorted((ROOT / "configs/pretrain").glob("*.yaml")):
+        assert load_config(path).augment.audio.crop_aspect == (0.667, 1.25), path
     own = parse_config({"augment": {"audio": {"crop_aspect": [0.5, 2.0]}}}, "own")
     assert with_earlier_defaults(own) == own
     assert load_checkpoint(ROOT / "tests/frozen/format1/pretrained").config.augment.audio.crop_aspect == (0.8, 1.5)
