@@ -36,7 +36,7 @@ def visitor(page):
 
 def test_a_token_is_made_up_and_a_warning_printed(page):
     assert len(page.token) >= 32
-    warnings = [line for line in page.log.read_text().splitlines() if not line.startswith("made scene")]
+    warnings = [line for line in page.log.read_text().splitlines() if not line.startswith("scenes made")]
     assert len(warnings) == 1
     assert warnings[0].startswith("warning: other machines can reach this page.")
     assert page.token not in warnings[0]

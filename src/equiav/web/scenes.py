@@ -16,6 +16,7 @@ from equiav.build import build_dataset
 from equiav.data import WorldDataset
 from equiav.errors import EquiAVError
 from equiav.inference import Embedder
+from equiav.io import Progress
 from equiav.media import write_video
 from equiav.search import Entry, Index
 from equiav.types import Clip
@@ -56,7 +57,7 @@ def _fill(
 ) -> None:
     """Films and their index; entries name the films where they will lie."""
     index = Index.create(draft / INDEX, embedder.model, model_path=run)
-    entries = []
+    entries, progress = [], Progress(len(clips), say, "scenes made")
     for number in range(len(clips)):
         film = write_scene(clips, number, draft / FILMS)
         seen = next(iter(embedder.windows(film)))
@@ -64,7 +65,7 @@ def _fill(
         clip = Clip(film.stem, film.name, home / FILMS / film.name, seen.start, seen.end - seen.start, labels)
         vectors = {s: v for s, v in (("audio", seen.audio), ("visual", seen.visual)) if v is not None}
         entries.append(Entry(clip, vectors, seen.picture))
-        say(f"made scene {number + 1} of {len(clips)}")
+        progress.update(number + 1)
     index.add(entries, made_by=embedder.digest)
     index.close()
 
