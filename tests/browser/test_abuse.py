@@ -1,5 +1,6 @@
 """The page's API under load, under fire, and asked for what it must not give."""
 
+import json
 import socket
 import time
 
@@ -55,6 +56,15 @@ def test_uploads_that_were_broken_off_go(run, path):
                 begun |= server.files() - before
         assert begun or path.startswith("/v1")  # the API keeps uploads in files without names
         assert files_left(server, before, patience=60) == 0
+
+
+@pytest.mark.parametrize("path", ["/gradio_api/call/search_by_sound", "/gradio_api/queue/join", "/v1/search"])
+def test_halves_of_characters(client, path):
+    """In JSON, in any of its encodings."""
+    for record in ({"\ud800": 1}, {"data": ["\ud800"]}, {"kind": "audio", "name": "\ud800", "data": "\udc00"}):
+        for content in (json.dumps(record).encode(), json.dumps(record).encode("utf-16")):
+            answer = client.post(path, content=content, headers={"content-type": "application/json"})
+            assert answer.status_code != 500, answer.text
 
 
 def test_requests_without_end(client):

@@ -193,6 +193,7 @@ def _with_page(app: Any, service: Service, folder: Path) -> Any:
         "HF_HUB_OFFLINE": "1",
     }
     import gradio as gr
+    from fastapi.exceptions import RequestValidationError
     from gradio import processing_utils, queueing, route_utils, routes
 
     from equiav.report import render
@@ -209,10 +210,21 @@ def _with_page(app: Any, service: Service, folder: Path) -> Any:
     page = build_page(service, examples, folder / UPLOADS)
     page.has_launched = True  # gradio checks paths only of a page it takes for launched
     page.state_session_capacity = SESSIONS
-    return gr.mount_gradio_app(
+    whole = gr.mount_gradio_app(
         app, page, path="/", max_file_size=limits.bytes, allowed_paths=[],
         show_error=False, ssr_mode=False, mcp_server=False, theme=theme, css=render("web.css"), footer_links=[],
     )  # fmt: skip
+    for mounted in (getattr(route, "app", None) for route in whole.routes):
+        if isinstance(mounted, routes.App):
+            # FastAPI's own answer quotes the request, and breaks on the halves of characters that JSON may hold.
+            mounted.add_exception_handler(RequestValidationError, _misshapen)
+    return whole
+
+
+async def _misshapen(request: Any, error: Exception) -> Any:
+    from fastapi.responses import PlainTextResponse
+
+    return PlainTextResponse("the request is not of the form that the page sends", 422)
 
 
 def stay_at_home(module: Any) -> None:
