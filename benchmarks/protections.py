@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -88,6 +88,17 @@ class Memory:
             self.children = max(self.children, held / 1e6)
 
 
+def cpu_seconds() -> float:
+    """CPU time of this process and of those it started that still run."""
+    ticks, waiting = 0, [str(os.getpid())]
+    while waiting:
+        pid = waiting.pop()
+        with suppress(OSError):  # ended by now
+            ticks += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+            waiting += [c for f in Path(f"/proc/{pid}/task").glob("*/children") for c in f.read_text().split()]
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def _resident(pid: str) -> int:
     """Bytes that a process and those it started hold for themselves alone."""
     try:
@@ -100,24 +111,26 @@ def _resident(pid: str) -> int:
 
 
 def compared(name: str, turns: int, ways: dict[str, Callable[[], object]]) -> dict[str, Any]:
-    """Seconds and memory of two ways of doing something, taken in turns; the second is the reference."""
+    """Time and memory of two ways of doing something, taken in turns; the second is the reference."""
     seconds: dict[str, list[float]] = {way: [] for way in ways}
+    cpu: dict[str, list[float]] = {way: [] for way in ways}
     memory: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(turns + 1):
         for way, run in ways.items():
             with Memory() as held:
-                begun = time.perf_counter()
+                begun, begun_cpu = time.perf_counter(), cpu_seconds()
                 run()
-                taken = time.perf_counter() - begun
+                took, took_cpu = time.perf_counter() - begun, cpu_seconds() - begun_cpu
             if turn:  # the first fills the caches
-                seconds[way].append(taken)
+                seconds[way].append(took)
+                cpu[way].append(took_cpu)
                 memory[way].append(held.grown)
-    record = {
-        way: {"seconds": statistics.median(seconds[way]), "memory_mb": statistics.median(memory[way])} for way in ways
-    }
-    one, other = (record[way]["seconds"] for way in ways)
-    print(f"{name}: {one:.3f} s against {other:.3f} s, {one / other - 1:+.1%}", flush=True)
-    return {**record, "more_time": one / other - 1}
+    taken = {"seconds": seconds, "cpu_seconds": cpu, "memory_mb": memory}
+    record = {way: {what: statistics.median(of[way]) for what, of in taken.items()} for way in ways}
+    one, other = (record[way] for way in ways)
+    more = {f"more_{what}": one[what] / max(other[what], 1e-9) - 1 for what in ("seconds", "cpu_seconds")}
+    print(f"{name}: {record}, {more}", flush=True)
+    return {**record, **more}
 
 
 def make_films(folder: Path, count: int) -> Path:

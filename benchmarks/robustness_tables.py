@@ -53,9 +53,11 @@ def protections(r: dict[str, Any]) -> Made:
     rows = []
     for name, one in r["paths"].items():
         ways = [value for value in one.values() if isinstance(value, dict)]
-        times, held = ([f"{way[key]:.{digits}f}" for way in ways] for key, digits in (("seconds", 3), ("memory_mb", 0)))
-        rows.append([name.replace("_", " "), *times, f"{one['more_time']:+.1%}", " and ".join(held)])
+        columns = (("seconds", 3), ("cpu_seconds", 2), ("memory_mb", 0))
+        pairs = [" / ".join(f"{way[key]:.{digits}f}" for way in ways) for key, digits in columns]
+        more = f"{one['more_cpu_seconds']:+.1%}" if min(way["cpu_seconds"] for way in ways) >= 1 else ""
+        rows.append([name.replace("_", " "), *pairs, more])
     note = (
         f"A model of size {r['size']}, {r['films']} videos of 10 s; medians of {r['turns']} turns, taken alternately."
     )
-    return ["", "seconds", "without", "more time", "memory, MB, and without"], rows, note
+    return ["with / without", "seconds", "CPU-seconds", "memory, MB", "more CPU time"], rows, note
