@@ -119,6 +119,12 @@ def test_filters_beyond_the_limit(store, filters, accepts):
     filled, vectors = store
     rows = np.array([i for i in range(COUNT) if (accepts(i) if accepts else 1 <= i % 10 <= 4)])
     assert recall(filled, vectors, rows, filters) >= 0.95
+    late = clustered(6, 100)
+    filled.add(made(late, COUNT))
+    assert filled.state.parts["visual"].covered == COUNT  # these wait outside the compressed index
+    for i, vector in enumerate(late, COUNT):
+        ((found, _),) = filled.search(vector, "visual", 1, parse_filters(filters))
+        assert (found.id == f"c{i}") == bool(accepts(i) if accepts else 1 <= i % 10 <= 4)
 
 
 def test_removal_beyond_the_limit(store):
