@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BASE := $(VENV)/.installed
 STAMP := $(VENV)/.installed-dev
-# More than two cores need: some tests only wait for a clock.
+# One more than the cores of a small machine: some tests only wait for a clock.
 WORKERS ?= 3
 
 .PHONY: env demo test test-cuda check fast format docs release-check clean

@@ -37,8 +37,8 @@ MOST_SECONDS, MOST_FOLDS = 1e6, 10**6  # larger numbers in a list are mistakes
 class Clips(Sequence[Clip]):
     """Clips sorted by id, which must be unique: the order in which they are stored.
 
-    They are kept packed, and made anew when asked for: as objects, most of which is their paths, a hundred thousand
-    would take a quarter of the memory of a preparation.
+    They are kept packed, and made anew when asked for: as objects, most of which is their paths, those of a large
+    collection would be a good part of the memory of a preparation.
     """
 
     def __init__(self, clips: Iterable[Clip]) -> None:
