@@ -1,5 +1,6 @@
 """Checks before the page: names, origins, token, sizes."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,41 @@ def test_sizes_and_files(tmp_path):
     assert security.refusal(scope("/", content_length="200000")).status_code == 413
     (tmp_path / "many").write_bytes(bytes(16_500_000))
     assert security.refusal(scope(upload, "POST", content_length="900000")).status_code == 503
+
+
+def test_a_refused_body_is_read_to_its_end(tmp_path):
+    """Or closing would reset the connection, and the client would never see why."""
+    sent, coming = [], [{"body": b"x", "more_body": True}] * 3 + [{"body": b"x"}]
+
+    async def send(message):
+        sent.append((message, len(coming)))
+
+    async def receive():
+        return coming.pop(0)
+
+    asked = scope("/gradio_api/upload", "POST", content_length="5000000")
+    asyncio.run(Security(PlainTextResponse("in"), UploadLimits(megabytes=1), tmp_path)(asked, receive, send))
+    assert [(message["type"], left) for message, left in sent] == [
+        ("http.response.start", 4),  # the answer goes out at once
+        ("http.response.body", 4),
+        ("http.response.body", 0),
+    ]
+    assert sent[1][0]["more_body"] and not sent[2][0].get("more_body")
+
+
+def test_a_refused_body_without_end_is_not_awaited_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr("equiav.web.security.DISCARD_SECONDS", 0.1)
+    sent = []
+
+    async def send(message):
+        sent.append(message["type"])
+
+    async def receive():
+        await asyncio.sleep(60)
+
+    asked = scope("/gradio_api/upload", "POST", content_length="5000000")
+    asyncio.run(Security(PlainTextResponse("in"), UploadLimits(megabytes=1), tmp_path)(asked, receive, send))
+    assert sent == ["http.response.start", "http.response.body", "http.response.body"]
 
 
 @pytest.mark.parametrize(
@@ -207,8 +243,10 @@ def answered(app, asked):
     async def send(message):
         sent.append(message)
 
-    with pytest.raises(StopIteration):
-        app(asked, None, send).send(None)
+    async def receive():
+        return {"type": "http.request"}
+
+    asyncio.run(app(asked, receive, send))
     return sent
 
 

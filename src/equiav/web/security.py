@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -28,6 +29,7 @@ UPLOAD, FILE = "/gradio_api/upload", "/gradio_api/file="
 API = "/v1/"
 SLACK = 100_000  # bytes of a request round its file, and of one without
 JSON_BYTES = 2_000_000  # of a file and the request round it as JSON, which is held in memory
+DISCARD_SECONDS = 10.0  # for what is still coming of a refused body
 # All that the page and callers of its API ask for; gradio has more routes, which nothing here needs.
 ROUTES = {
     "GET": re.compile(
@@ -121,8 +123,7 @@ class Security:
 
         refusal = self.refusal(scope)
         if refusal is not None:
-            refusal.headers["connection"] = "close"  # or the rest of a refused body would be awaited
-            await refusal(scope, receive, answer)
+            await self._refuse(refusal, scope, receive, answer)
             return
         length = int(dict(scope["headers"]).get(b"content-length", 0))
         self.coming += length
@@ -136,6 +137,26 @@ class Security:
                 await self._told(PlainTextResponse(BROKEN, 500), scope)(scope, receive, answer)
         finally:
             self.coming -= length
+
+    async def _refuse(self, refusal: Response, scope: Scope, receive: Receive, answer: Send) -> None:
+        """Answers at once, then discards what is still coming before the connection ends.
+
+        Closing on a body that is still being sent would reset the connection, and many clients read only once they
+        have sent: they would see a broken connection in place of the reason.
+        """
+
+        async def first(message: Message) -> None:
+            await answer({**message, "more_body": True} if message["type"] == "http.response.body" else message)
+
+        async def discard() -> None:
+            while (await receive()).get("more_body"):
+                pass
+
+        refusal.headers["connection"] = "close"
+        await refusal(scope, receive, first)
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(discard(), DISCARD_SECONDS)
+        await answer({"type": "http.response.body"})
 
     def refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that goes no further."""
