@@ -18,6 +18,7 @@ from equiav.config import Config, WorldConfig
 from equiav.data import Dataset, labels_of, multi_hot, read_retrieval_list, vocabulary
 from equiav.evaluation import (
     Retrieval,
+    ZeroShot,
     cost_of,
     evenly,
     linear_probes,
@@ -32,14 +33,14 @@ from equiav.types import AUDIO, VISUAL, Split
 PROBE_CLIPS = 2000  # labelled clips of a linear probe, the same for every row
 SIMILARITY_CLIPS, SIMILARITY_DRAWS = 250, 4
 HELD_OUT: tuple[Split, ...] = ("validation", "test")
-OWN = frozenset({"retrieval", "retrieval_bank_s", "retrieval_best", "similarity", "probe"})  # on the run's own data
+OWN = frozenset({"retrieval", "retrieval_bank_s", "retrieval_best", "similarity", "probe", "zeroshot"})  # on the run's own data
 Progress = Callable[[str], None]
 
 
 def measure_own(
     loaded: LoadedModel, tasks: frozenset[str], progress: Progress, instead: RetrievalSet | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Retrieval, probes and similarity on the held-out splits that the run's data have, by split and task.
+    """Retrieval, probes, zero-shot classification and similarity on the held-out splits that the run's data have, by split and task.
 
     Without any (AudioSet-2M is prepared for training only), the similarity is that on the dataset `instead`, and the
     rest is left out.
@@ -69,6 +70,10 @@ def measure_own(
         progress("measuring the predictor's similarity")
         for split, held in clips.items():
             found[split]["similarity"] = _similarity(loaded, held)
+    if "zeroshot" in tasks:
+        progress("measuring zero-shot classification")
+        for split, held in clips.items():
+            found[split]["zeroshot"] = ZeroShot()(loaded, held)["zeroshot"]
     if "probe" in tasks and "validation" not in clips:
         progress("no linear probes: there is no validation split to choose their penalty on")
     elif "probe" in tasks:

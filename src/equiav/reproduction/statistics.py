@@ -234,4 +234,6 @@ def collect(
                 value = value_at(record, place, split) if place else None
                 if value is not None:
                     values.setdefault((row.name, name), {})[run.seed] = value
+                elif place and place.partition(".")[0] in record["tasks"]:  # it has no meaning there: text without text
+                    asked.discard((row.name, name))
     return Results(table, scale, split, values, records, len(keys), frozenset(asked), former)

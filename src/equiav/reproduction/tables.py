@@ -14,7 +14,7 @@ from equiav.errors import ConfigError
 
 ScaleName = Literal["world", "real", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
-Task = Literal["retrieval", "retrieval_bank_s", "retrieval_best", "probe", "similarity", "cost"]
+Task = Literal["retrieval", "retrieval_bank_s", "retrieval_best", "probe", "similarity", "zeroshot", "cost"]
 HeldOut = Literal["test", "validation"]
 Overrides = dict[str, Any]
 
