@@ -230,6 +230,15 @@ def test_bank_of_s_is_not_run_until_measured(tmp_path, folders):
     assert "| 22.0 ± 1.5 | 12.5 (1 seed) |" in markdown(collect(found, "world", folders))
 
 
+def test_what_has_no_meaning_for_a_row_is_blank(tmp_path, folders):
+    """A direction from text, of a run without text."""
+    text = {"name": "T2A", "world": "retrieval.text_to_audio.R@1"}
+    found = loaded(tmp_path, table(columns=["V2A", text, "A", "sim A"]))
+    assert "| not run | not run | not run |" in markdown(collect(found, "world", folders))
+    pretend(found, folders, metrics)
+    assert "|  | world | 3 | 22.0 ± 1.5 |  | 48.0 ± 1.0 |" in markdown(collect(found, "world", folders))
+
+
 ASPECT = "augment.audio.crop_aspect"
 
 

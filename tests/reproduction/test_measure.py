@@ -11,7 +11,7 @@ from equiav.checkpoint import CHECKPOINTS, save_model
 from equiav.config import ShardsConfig
 from equiav.data import META, labels_of, multi_hot, vocabulary
 from equiav.errors import DataError
-from equiav.evaluation import Retrieval, linear_probe, read_tokens
+from equiav.evaluation import Retrieval, ZeroShot, linear_probe, read_tokens
 from equiav.inference import LoadedModel
 from equiav.io import write_json
 from equiav.models import mean_pool
@@ -28,8 +28,8 @@ META_OF_TRAINING = {
 
 
 def loaded_of(config):
-    banks = {m: build_bank(config, m) for m in ("audio", "visual")}
-    return LoadedModel(build_model(config).eval(), config, banks, {"step": 0})
+    model = build_model(config).eval()
+    return LoadedModel(model, config, {m: build_bank(config, m) for m in model.modalities}, {"step": 0})
 
 
 @pytest.fixture
@@ -120,6 +120,16 @@ def test_a_bank_of_s_is_measured_beside_the_stored_one():
         assert found["test"]["retrieval_bank_s"] == with_bank
         assert found["test"]["retrieval"] == measure.measure_retrieval(loaded, test)
         assert set(found["validation"]) == tasks
+
+
+def test_zero_shot_classification_is_measured():
+    loaded = loaded_of(small_config(
+        "data.count=16", "data.validation=8", "data.test=8", "modalities={text: {kind: text, options: {words: 24}}}"
+    ))  # fmt: skip
+    found = measure.measure_own(loaded, frozenset({"zeroshot"}), lambda line: None)
+    test = build_dataset(loaded.config, "test")
+    assert found["test"] == {"zeroshot": ZeroShot()(loaded, test)["zeroshot"]}
+    assert found["test"]["zeroshot"]["audio"].keys() >= {"mAP", "chance"}
 
 
 def test_last_and_best_checkpoint(tmp_path):

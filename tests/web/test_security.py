@@ -62,7 +62,8 @@ def test_a_refused_body_is_read_to_its_end(tmp_path):
         ("http.response.body", 4),
         ("http.response.body", 0),
     ]
-    assert sent[1][0]["more_body"] and not sent[2][0].get("more_body")
+    assert sent[1][0]["more_body"]
+    assert not sent[2][0].get("more_body")
 
 
 def test_a_refused_body_without_end_is_not_awaited_for_ever(tmp_path, monkeypatch):

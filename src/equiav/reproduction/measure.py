@@ -33,14 +33,15 @@ from equiav.types import AUDIO, VISUAL, Split
 PROBE_CLIPS = 2000  # labelled clips of a linear probe, the same for every row
 SIMILARITY_CLIPS, SIMILARITY_DRAWS = 250, 4
 HELD_OUT: tuple[Split, ...] = ("validation", "test")
-OWN = frozenset({"retrieval", "retrieval_bank_s", "retrieval_best", "similarity", "probe", "zeroshot"})  # on the run's own data
+# On the run's own data:
+OWN = frozenset({"retrieval", "retrieval_bank_s", "retrieval_best", "similarity", "probe", "zeroshot"})
 Progress = Callable[[str], None]
 
 
 def measure_own(
     loaded: LoadedModel, tasks: frozenset[str], progress: Progress, instead: RetrievalSet | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Retrieval, probes, zero-shot classification and similarity on the held-out splits that the run's data have, by split and task.
+    """What is asked for, on the held-out splits that the run's data have, by split and task.
 
     Without any (AudioSet-2M is prepared for training only), the similarity is that on the dataset `instead`, and the
     rest is left out.
