@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 
 from equiav.errors import EquiAVError
 from equiav.search import Entry, LocalStore, parse_filters
+from equiav.search import vectors as files
 from equiav.types import Clip
 
 WIDTH, COUNT, LIMIT = 32, 3000, 2000
@@ -52,6 +54,23 @@ def recall(store, vectors, rows, filters=()):
             assert score == pytest.approx(float(vectors[int(clip.id[1:])] @ query), abs=1e-5)
         shares.append(len(truth & {clip.id for clip, _ in found}) / 10)
     return np.mean(shares)
+
+
+def test_indexes_of_fewer_and_longer_lists_are_searched_further(monkeypatch):
+    """Those that were made with whole vectors as centres of their lists."""
+    vectors = clustered(1, COUNT)
+    former = faiss.index_factory(WIDTH, "IVF32,PQ8x4fs", faiss.METRIC_INNER_PRODUCT)
+    former.train(vectors)
+    former.add(vectors)
+    today = files.train(vectors)
+    found = {}
+    for name, index in (("former", former), ("today", today)):
+        for probes in (1, index.nlist):
+            monkeypatch.setattr(files, "FORMER_PROBES", probes)
+            monkeypatch.setattr(files, "PROBES", index.nlist + 1 - probes)
+            found[name, probes] = len(files.candidates(index, vectors[0], count=COUNT))
+    assert found["former", 1] < found["former", 32] == COUNT
+    assert found["today", today.nlist] < found["today", 1] == COUNT
 
 
 def test_below_the_limit_all_are_compared(tmp_path):

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 FEW = 20_000  # rows that a filter leaves: so many are compared exactly, at any size of the index
 TAIL = 8192  # vectors that may wait outside the compressed index; each search compares all of them
-RETRAIN = 4  # growth since training that asks for new lists
+RETRAIN = 1.5  # growth since training that asks for new lists
 MASKS = 32  # filters whose answers are remembered
 PAGE = 4096  # entries read at a time
 LINES = 20  # damaged vectors of a side that are named one by one
@@ -86,7 +86,7 @@ class LocalStore:
         width: int,
         *,
         limit: int = files.LIMIT,
-        probes: int = files.PROBES,
+        probes: int | None = None,
         candidates: int = files.CANDIDATES,
         progress: Progress = lambda line: None,
     ) -> None:

@@ -21,10 +21,13 @@ from equiav.errors import DataError, EquiAVError
 from equiav.io import replacing, sha256
 
 LIMIT = 100_000  # vectors up to which all are compared
-PER_LIST = 40  # training vectors for each inverted list
-ROUNDS = 8  # of k-means
-PROBES = 1024  # lists looked into: half of them at a million vectors
-CANDIDATES = 400  # re-ranked with the vectors themselves, and four more for every result wanted
+PER_LIST = 20  # training vectors for each inverted list
+ROUNDS = 4  # of k-means
+LISTED = 48  # vectors of a list, about: finer than the clusters of most collections, or lists would mix several
+MOST_LISTS = 1 << 16  # learning them takes time that grows with their square
+PROBES = 512  # lists looked into
+FORMER_PROBES = 1024  # of indexes whose lists were fewer and longer: half of them at a million vectors
+CANDIDATES = 160  # re-ranked with the vectors themselves, and four more for every result wanted
 BLOCK = 20_000  # vectors read at a time
 WIDEN = 8  # how much further a filter may make it look
 SEED = 20_240
@@ -97,8 +100,8 @@ def _faiss() -> Any:
 
 
 def lists_for(count: int) -> int:
-    """About four times the root of the number of vectors, as a power of two."""
-    return 1 << max(4, round(math.log2(4 * math.sqrt(count))))
+    """A power of two, such that a list holds about `LISTED` vectors."""
+    return min(MOST_LISTS, 1 << max(4, round(math.log2(count / LISTED))))
 
 
 def code_parts(width: int) -> int:
@@ -106,17 +109,41 @@ def code_parts(width: int) -> int:
     return next(width // size for size in (4, 2, 1) if width % size == 0)
 
 
+def _codes(width: int) -> Any:
+    """An index of product codes alone: compares with many centres for a fraction of what whole vectors cost."""
+    faiss = _faiss()
+    codes = faiss.IndexPQFastScan(width, code_parts(width), 4, faiss.METRIC_INNER_PRODUCT)
+    codes.pq.cp.min_points_per_centroid = 1  # or FAISS prints its doubts
+    return codes
+
+
 def train(vectors: NDArray[np.float32], progress: Callable[[str], None] = lambda line: None) -> Any:
-    """Learns lists and codes from a spread of the vectors, and puts all of them in."""
+    """Learns lists and codes from a spread of the vectors, and puts all of them in.
+
+    The centres of the lists are compared by product codes too, in k-means and in every search: lists are so many that
+    comparing with the centres themselves would take longer than looking into the lists.
+    """
     faiss = _faiss()
     count, width = vectors.shape
     lists = lists_for(count)
-    index = faiss.index_factory(width, f"IVF{lists},PQ{code_parts(width)}x4fs", faiss.METRIC_INNER_PRODUCT)
-    index.cp.niter, index.cp.seed, index.cp.max_points_per_centroid = ROUNDS, SEED, PER_LIST
     wanted = min(count, PER_LIST * lists)
-    progress(f"learning {lists} lists from {wanted:,} of {count:,} vectors")
-    # Spread evenly and read in order: memory-mapped rows are wanted one after another.
-    index.train(np.ascontiguousarray(vectors[np.linspace(0, count - 1, wanted).astype(np.int64)]))
+    progress(f"learning {lists:,} lists from {wanted:,} of {count:,} vectors")
+    # Spread evenly and read in order: memory-mapped rows are wanted one after another. Half precision halves memory.
+    rows = np.linspace(0, count - 1, wanted).astype(np.int64)
+    half = faiss.IndexScalarQuantizer(width, faiss.ScalarQuantizer.QT_fp16)
+    spread = np.concatenate([half.sa_encode(vectors[rows[i : i + BLOCK]]) for i in range(0, wanted, BLOCK)])
+    learnt = faiss.Clustering(width, lists)
+    learnt.niter, learnt.seed, learnt.max_points_per_centroid, learnt.spherical = ROUNDS, SEED, PER_LIST, True
+    learnt.min_points_per_centroid = 1
+    learnt.train_encoded(spread, half, _codes(width))
+    centres = faiss.vector_to_array(learnt.centroids).reshape(lists, width)
+    quantizer = _codes(width)
+    quantizer.train(centres)
+    quantizer.add(centres)
+    index = faiss.IndexIVFPQFastScan(quantizer, width, lists, code_parts(width), 4, faiss.METRIC_INNER_PRODUCT)
+    index.by_residual = False
+    index.pq.cp.min_points_per_centroid = 1
+    index.train(half.sa_decode(spread[:BLOCK]))
     extend(index, vectors, 0, progress)
     return index
 
@@ -135,11 +162,14 @@ def candidates(
     vector: NDArray[np.float32],
     *,
     allowed: NDArray[np.bool_] | None = None,
-    probes: int = PROBES,
+    probes: int | None = None,
     count: int = CANDIDATES,
 ) -> Numbers:
     """Rows worth comparing exactly; `allowed` says for every row whether it may be one of them."""
     faiss = _faiss()
+    if probes is None:
+        former = isinstance(faiss.downcast_index(index.quantizer), faiss.IndexFlat)
+        probes = FORMER_PROBES if former else PROBES
     settings: dict[str, Any] = {"nprobe": min(probes, index.nlist)}
     if allowed is not None:
         # Where few rows may be found, more lists must be looked into to find as many.
