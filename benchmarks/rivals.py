@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results" / "rivals.json"
 WANTED = 0.95
 LINKS, EFFORT = 16, 200  # of the graphs, as their documentations begin
 EFFORTS = (16, 32, 64, 128, 256, 512, 1024, 2048)
-PROBES = (64, 128, 256, 384, 512, 768, 1024, 1536, 2048)
+PROBES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 TUNING, HELD_OUT = 10**6, 10**6 + 1  # purposes of draws
 LIBRARIES = ("equiav", "hnswlib", "usearch", "usearch i8", "FAISS HNSW", "FAISS HNSW SQ8")
 

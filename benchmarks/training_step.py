@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from base_step import Stepper, config_of, saved_gb
 from equiav.io import provenance, write_json
+from equiav.objectives import EquiAVObjective
 from equiav.randomness import generator
-from equiav.training import Objective
 
 BATCH, COUNTS, PART_TURNS = 4, (1, 16), 21
 RESULTS = Path(__file__).parent / "results" / "training_step.json"
@@ -63,7 +63,7 @@ def where_time_goes(stepper: Stepper) -> dict[str, float]:
     return {part: t / sum(own.values()) for part, t in sorted(shares.items(), key=lambda item: -item[1])}
 
 
-def centroid_cpu(objective: Objective, count: int) -> float:
+def centroid_cpu(objective: EquiAVObjective, count: int) -> float:
     """CPU seconds of the inter-modal branch alone, forward and backward, both modalities, for `count` vectors."""
     total = 0.0
     for m, tokens in (("audio", 512), ("visual", 196)):

@@ -1,10 +1,12 @@
 """The public names, and how little importing them costs."""
 
+import ast
 import json
 import os
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,20 @@ def test_the_names_of_every_subpackage_are_pinned(room):
         NAMES.write_text(json.dumps({**pinned, room: sorted(module.__all__)}, indent=1, sort_keys=True) + "\n")
         return
     assert sorted(module.__all__) == pinned[room]
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "tools", "examples"])
+def test_scripts_import_names_that_exist(folder):
+    """No test runs most of them: a renamed part would show months later."""
+    gone = []
+    for path in sorted((NAMES.parents[1] / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("equiav"):
+                module = import_module(node.module)
+                for name in (alias.name for alias in node.names if not hasattr(module, alias.name)):
+                    if find_spec(f"{node.module}.{name}") is None:
+                        gone.append(f"{path.name}: {node.module}.{name}")
+    assert not gone
 
 
 def loaded_after(code):

@@ -224,7 +224,10 @@ class ColorJitter(Transform):
     def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, C, H, W); the k-th operation of every sample's own order, k = 0, 1, ..."""
         low, high = self.bounds
-        y = (x - low) / (high - low)
+        if not self.clamp and len(self.strengths) == 2:
+            return self._in_any_order(x, values)
+        whole = (low, high) == (0.0, 1.0)
+        y = x if whole else (x - low) / (high - low)
         for operation in values[:, : len(self.strengths)].long().unbind(dim=1):
             out = torch.empty_like(y)  # every sample does exactly one operation now; those that do the same, together
             for number, operator in enumerate(_OPERATORS[: len(self.strengths)]):
@@ -236,7 +239,14 @@ class ColorJitter(Transform):
                 part = operator(y[index], amount if operator is hue else amount + 1)
                 out.index_copy_(0, index, part.clamp_(0, 1) if self.clamp else part)
             y = out
-        return y * (high - low) + low
+        return y if whole else y * (high - low) + low
+
+    def _in_any_order(self, x: Tensor, values: Tensor) -> Tensor:
+        """Brightness b and contrast c where nothing is clamped: b c x + b (1 - c) mean, whichever comes first."""
+        b, c = (values[:, 4:6].to(x) + 1).unbind(dim=1)
+        low = self.bounds[0]
+        shift = low * (1 - b * c) + b * (1 - c) * (grey(x).mean(dim=(1, 2, 3)) - low)
+        return torch.addcmul(shift[:, None, None, None], x, (b * c)[:, None, None, None])
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def square(frames: UInt8[Tensor, "n 3 h w"], side: int) -> UInt8[Tensor, "n 3 si
 
 def to_float(frames: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
     """Values in [0, 1]."""
-    return frames.float() / 255
+    return frames / 255
 
 
 def normalise(
@@ -84,7 +84,7 @@ def normalise(
 ) -> Float[Tensor, "n 3 h w"]:
     """Subtracts a mean and divides by a standard deviation per channel, ImageNet's by default."""
     shift, scale = (images.new_tensor(values)[:, None, None] for values in (mean, std))
-    return (images - shift) / scale
+    return torch.addcmul(-shift / scale, images, 1 / scale)  # in one pass over the images
 
 
 def denormalise(
