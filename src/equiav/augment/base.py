@@ -86,7 +86,7 @@ class Transform(ABC):
         if draw.on.all():
             return self.change(x, draw.values)
         index = draw.on.nonzero()[:, 0].to(x.device)
-        return x.index_copy(0, index, self.change(x[index], draw.values[draw.on]))
+        return x.index_copy(0, index, self.change(x.index_select(0, index), draw.values[draw.on]))
 
     def values(self, batch: int, rng: torch.Generator) -> Float[Tensor, "batch parameters"]:
         """Parameters of every sample; none by default."""

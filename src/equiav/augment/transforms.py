@@ -162,10 +162,13 @@ def hue(x: Image, shift: Factor) -> Image:
     r, g, b = x.unbind(dim=1)
     value = torch.maximum(torch.maximum(r, g), b)
     chroma = value - torch.minimum(torch.minimum(r, g), b)
-    red, green = value == r, value == g
-    rise = torch.where(red, g - b, torch.where(green, b - r, r - g))
-    sector = torch.where(red, 0.0, torch.where(green, 2.0, 4.0))
-    sixth = rise.div_(torch.where(chroma == 0, 1.0, chroma)).add_(sector).add_(6 * shift[:, None, None])
+    # 1 where green, or blue, is the greatest, else 0: products are several times as fast as `where`.
+    other = (value - r).sign_()
+    blue = (value - g).sign_().mul_(other)
+    green = other - blue
+    rise = (g - b).mul_(1 - other).addcmul_(b - r, green).addcmul_(r - g, blue)
+    sixth = rise.div_(chroma.clamp(min=torch.finfo(x.dtype).tiny))
+    sixth.add_(green, alpha=2).add_(blue, alpha=4).add_(6 * shift[:, None, None])
     out = torch.empty_like(x)
     for channel, place in enumerate((0.0, 2.0, 4.0)):  # of red, green and blue on a circle of six
         away = (sixth - place).abs_()
@@ -179,14 +182,17 @@ _OPERATORS = (brightness, contrast, saturation, hue)
 
 def gaussian_blur(x: Image, sigma: Factor, radius: int) -> Image:
     """Separable Gaussian of 2 * radius + 1 taps with its own sigma per sample; edges are reflected."""
-    taps = torch.arange(-radius, radius + 1, device=x.device, dtype=x.dtype)
-    kernel = torch.exp(-0.5 * (taps / sigma.to(x.dtype)[:, None]) ** 2)
-    kernel = (kernel / kernel.sum(dim=1, keepdim=True)).repeat_interleave(x.shape[1], dim=0)
-    groups = x.shape[0] * x.shape[1]
-    flat = F.pad(x.reshape(1, groups, *x.shape[2:]), (radius,) * 4, mode="reflect")
-    flat = F.conv2d(flat, kernel[:, None, :, None], groups=groups)
-    flat = F.conv2d(flat, kernel[:, None, None, :], groups=groups)
-    return flat.view_as(x)
+    taps = torch.arange(radius + 1, device=x.device, dtype=x.dtype)
+    half = torch.exp(-0.5 * (taps / sigma.to(x.dtype)[:, None]) ** 2)
+    weights = (half / (2 * half.sum(dim=1, keepdim=True) - half[:, :1])).T[:, :, None, None, None]
+    # A sum of shifted copies: a convolution with a kernel per sample takes up to ten times as long on a processor.
+    for axis, edges in ((2, (0, 0, radius, radius)), (3, (radius, radius, 0, 0))):
+        padded, length = F.pad(x, edges, mode="reflect"), x.shape[axis]
+        x = padded.narrow(axis, radius, length) * weights[0]
+        for k in range(1, radius + 1):
+            pair = padded.narrow(axis, radius - k, length) + padded.narrow(axis, radius + k, length)
+            x.addcmul_(pair, weights[k])
+    return x
 
 
 @dataclass(frozen=True)
@@ -236,7 +242,7 @@ class ColorJitter(Transform):
                     continue
                 index = rows.nonzero()[:, 0].to(y.device)
                 amount = values[rows, 4 + number].to(y.device)
-                part = operator(y[index], amount if operator is hue else amount + 1)
+                part = operator(y.index_select(0, index), amount if operator is hue else amount + 1)
                 out.index_copy_(0, index, part.clamp_(0, 1) if self.clamp else part)
             y = out
         return y if whole else y * (high - low) + low
