@@ -85,5 +85,5 @@ def saved_gb(stepper: Stepper) -> float:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         z = stepper.objective(stepper.batch, stepper.draws(0))
-    assert z.inter_audio.requires_grad
+    assert z["inter/audio"].requires_grad
     return sum(storage.nbytes() for at, storage in kept.items() if at not in known) / 1e9

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from equiav.checkpoint import checkpoints_of, verify_checkpoint
+from equiav.errors import TrainingError
+from equiav.training.step import worker_failures
 
 pytestmark = pytest.mark.process
 SMOKE = Path(__file__).parents[2] / "configs/pretrain/smoke.yaml"
@@ -49,6 +51,18 @@ def children(pid):
 
 def lines(out):
     return [line for line in (out / "stderr").read_text().splitlines() if line.startswith("equiav: ")]
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()])
+def test_a_worker_that_dies_while_it_hands_a_tensor_over(error, monkeypatch):
+    monkeypatch.setattr("equiav.training.step.multiprocessing.active_children", list)
+    with pytest.raises(TrainingError, match="the loader lost a worker"), worker_failures():
+        raise error
+
+
+def test_other_errors_pass():
+    with pytest.raises(RuntimeError, match="something else"), worker_failures():
+        raise RuntimeError("something else")
 
 
 @pytest.mark.parametrize(

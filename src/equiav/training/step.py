@@ -109,8 +109,9 @@ def worker_failures() -> Iterator[None]:
     """Makes one line of what torch raises, anywhere in the block, when a worker of the loader was killed."""
     try:
         yield
-    except (RuntimeError, TimeoutError) as error:
-        if "DataLoader" not in str(error) and not isinstance(error, TimeoutError):
+    except (RuntimeError, TimeoutError, ConnectionError, EOFError) as error:
+        # One that dies while it hands a tensor over breaks a connection, of which torch says nothing more.
+        if isinstance(error, RuntimeError) and "DataLoader" not in str(error):
             raise
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch would raise once more for each worker that ends now
         for worker in multiprocessing.active_children():
