@@ -10,9 +10,9 @@ Writes benchmarks/results/before_after.json: CPU time after over CPU time before
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -20,19 +20,22 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from equiav.io import provenance, write_json
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.prepare import PR_SET_CHILD_SUBREAPER, children_cpu  # noqa: E402
+
+from equiav.io import provenance, write_json  # noqa: E402
+
 RESULTS = ROOT / "benchmarks" / "results" / "before_after.json"
 
 
 def run(checkout: Path, *arguments: str, threads: int = 1) -> float:
-    """CPU seconds of a command of a checkout and of the processes it waited for."""
+    """CPU seconds of a command of a checkout and of all processes that it started."""
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": str(threads)}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = children_cpu()
     subprocess.run([sys.executable, *arguments], check=True, env=environment, cwd=checkout, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return children_cpu() - before
 
 
 def result(checkout: Path, name: str) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
@@ -67,6 +70,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2)
     chosen = parser.parse_args()
     made = provenance()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # workers that outlive a command are counted too
     commit = ["git", "-C", str(chosen.before), "rev-parse", "--short=12", "HEAD"]
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"before": [], "after": []})
     for turn in range(chosen.turns):

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
-STEPS = 30
+STEPS, EARLY = 30, 10
 DECODER = "decoder: {width: 16, depth: 1, heads: 2}"
 VARIANTS = {
     "joint": (),
@@ -65,7 +65,9 @@ def test_two_processes_equal_one(tmp_path, variant):
     one, first = losses(tmp_path / "one", 1, VARIANTS[variant])
     two, second = losses(tmp_path / "two", 2, VARIANTS[variant])
     assert len(one) == len(two) == STEPS
-    assert largest_difference(one, two) < 1e-4
+    # Rounding first; then AdamW makes steps of full length of gradients that are nothing but rounding.
+    assert largest_difference(one[:EARLY], two[:EARLY]) < 1e-5
+    assert largest_difference(one, two) < 1e-3
     checks = [[r for r in records if r["kind"] == "validation"] for records in (first, second)]
     if variant == "masked":
         losses_found = [[r["total"] for r in of] for of in checks]
