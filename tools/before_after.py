@@ -27,6 +27,7 @@ from benchmarks.prepare import PR_SET_CHILD_SUBREAPER, children_cpu  # noqa: E40
 
 from equiav.io import provenance, write_json  # noqa: E402
 
+PARTS = ("prepare", "loader", "search", "step")
 RESULTS = ROOT / "benchmarks" / "results" / "before_after.json"
 
 
@@ -46,18 +47,20 @@ def result(checkout: Path, name: str) -> dict[str, dict[str, dict[str, dict[str,
     return found  # type: ignore[no-any-return]
 
 
-def measure(checkout: Path, videos: Path, step: bool) -> dict[str, float]:
-    """CPU time of everything that is compared, once."""
+def measure(checkout: Path, videos: Path, parts: set[str]) -> dict[str, float]:
+    """CPU time of the parts that are compared, once."""
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         prepared = Path(folder) / "prepared"
         found["prepare, s"] = run(checkout, "-m", "equiav.cli", "prepare", str(videos), str(prepared), "--workers", "1")
-        run(checkout, "benchmarks/loader.py", str(prepared))
-        found["loader, ms a sample"] = result(checkout, "loader")["total"]  # type: ignore[assignment]
-        run(checkout, "benchmarks/search.py", "--count", "100000", "--folder", str(Path(folder) / "search"))
-        for noise, of in result(checkout, "search")["noise"].items():
-            found[f"search at noise {noise}, p50 ms"] = of["search"]["default"]["p50_cpu_ms"]  # type: ignore[index, assignment]
-    if step:
+        if "loader" in parts:
+            run(checkout, "benchmarks/loader.py", str(prepared))
+            found["loader, ms a sample"] = result(checkout, "loader")["total"]  # type: ignore[assignment]
+        if "search" in parts:
+            run(checkout, "benchmarks/search.py", "--count", "100000", "--folder", str(Path(folder) / "search"))
+            for noise, of in result(checkout, "search")["noise"].items():
+                found[f"search at noise {noise}, p50 ms"] = of["search"]["default"]["p50_cpu_ms"]  # type: ignore[index, assignment]
+    if "step" in parts:
         run(checkout, "benchmarks/training_step.py", "1", threads=os.cpu_count() or 1)
         found["training step, s"] = result(checkout, "training_step")["cpu_seconds"]["16"]  # type: ignore[assignment]
     return found
@@ -68,21 +71,30 @@ def main() -> None:
     parser.add_argument("before", type=Path)
     parser.add_argument("videos", type=Path)
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="the others stay as they are")
     chosen = parser.parse_args()
     made = provenance()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # workers that outlive a command are counted too
     commit = ["git", "-C", str(chosen.before), "rev-parse", "--short=12", "HEAD"]
+    parts = set(chosen.parts)
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: {"before": [], "after": []})
     for turn in range(chosen.turns):
         for side, checkout in (("before", chosen.before.resolve()), ("after", ROOT)):
-            for name, value in measure(checkout, chosen.videos.resolve(), step=turn == 0).items():
+            for name, value in measure(
+                checkout, chosen.videos.resolve(), parts - ({"step"} if turn else set())
+            ).items():
                 values[name][side].append(value)
                 print(f"{name}: {side} {value:.3f}", flush=True)
     ratios = {name: statistics.median(v["after"]) / statistics.median(v["before"]) for name, v in values.items()}
     for name, ratio in ratios.items():
         print(f"{name}: after / before {ratio:.3f}")
     earlier = subprocess.run(commit, capture_output=True, text=True, check=True).stdout.strip()
-    write_json(RESULTS, {"before": earlier, "ratio": ratios, "values": dict(values), "provenance": made})
+    kept = json.loads(RESULTS.read_text())["compared"] if RESULTS.exists() else {}
+    new = {
+        name: {"before": earlier, "ratio": ratio, "values": values[name], "provenance": made}
+        for name, ratio in ratios.items()
+    }
+    write_json(RESULTS, {"compared": {**kept, **new}})
 
 
 if __name__ == "__main__":
