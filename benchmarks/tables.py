@@ -85,8 +85,8 @@ def world(r: dict[str, Any]) -> str:
     return markdown(["objective", "steps", "minutes", *ways], rows) + f"\n\nOne seed. {origin(r)}."
 
 
-def variants() -> str:
-    header, rows, note, records = ablation_tables.variants()
+def scarce() -> str:
+    header, rows, note, records = ablation_tables.scarce()
     made = "; ".join(sorted({origin(record) for record in records}))
     return markdown(header, rows) + f"\n\n{note} {made}." if rows else "Not run yet."
 
@@ -429,7 +429,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "glance": (("training_step.json", "loader.json", "retrieval.json", "prepare.json", "rivals.json"), glance),
     "retrieval": (("retrieval.json",), retrieval),
     "recipe_keys": ((), recipe_keys),  # from the code
-    "variants": ((), variants),  # from results/ablation
+    "scarce": ((), scarce),  # from results/ablation
     "paired": (("class_paired.json", "av_mnist.json"), paired),
     "equivariance": (("equivariance_world.json",), equivariance),
     "equivariance_digits": (("equivariance_digits.json",), equivariance),
