@@ -17,6 +17,20 @@ def is_record(node: ast.ClassDef) -> bool:
     return bool(names & RECORDS)
 
 
+def depth(importers: dict[str, set[str]]) -> int:
+    """Modules in the longest chain of which each imports the one before; a package that imports its parts ends it."""
+    found: dict[str, int] = {}
+
+    def above(module: str, seen: frozenset[str]) -> int:
+        if module in seen:
+            return 0
+        if module not in found:
+            found[module] = 1 + max((above(by, seen | {module}) for by in importers.get(module, ())), default=0)
+        return found[module]
+
+    return max(above(module, frozenset()) for module in list(importers))
+
+
 def main(root: Path) -> None:
     files = sorted(root.rglob("*.py"))
     lines = sum(len(f.read_text(encoding="utf-8").splitlines()) for f in files)
@@ -48,6 +62,7 @@ def main(root: Path) -> None:
         "of these used once": sum(mentions[name] == 1 for name in module_functions),
         "modules with one importer": sum(len(by) == 1 for m, by in importers.items() if m.count(".") > 1),
     }
+    rows["longest chain of imports"] = depth(importers)
     for name, value in rows.items():
         print(f"{name:30} {value:>8}")
 
