@@ -179,7 +179,9 @@ def main() -> None:
     }
     share = {way: mean["bridge"][way] / mean["trained along"][way] for way in ways}
     settings = {"steps": args.steps, "own": args.own}
-    write_json(RESULTS, {**provenance(), "settings": settings, "seeds": found, "mean": mean, "share": share})
+    write_json(
+        RESULTS, {"provenance": provenance(), "settings": settings, "seeds": found, "mean": mean, "share": share}
+    )
     print(f"mean {mean}\nshare of what the branch reaches {share}\nWritten: {RESULTS}")
 
 

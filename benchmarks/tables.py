@@ -210,6 +210,23 @@ def glance(
     return markdown(["", "equiav", "beside", "times as fast"], rows)
 
 
+def bridge(r: dict[str, Any]) -> str:
+    names = {
+        "trained along": "a text branch, trained along",
+        "bridge": "a bridge",
+        "shuffled": "a bridge, pairs shuffled",
+    }
+    ways = {"text_to_audio": "text to audio R@10", "text_to_visual": "text to video R@10"}
+    rows = [[name, *(f"{r['mean'][key][way]:.1f}" for way in ways)] for key, name in names.items()]
+    chance = f"{r['seeds'][0]['chance']:.1f}"
+    rows.append(["chance", chance, chance])
+    share = " and ".join(f"{100 * r['share'][way]:.0f} %" for way in ways)
+    return markdown(["", *ways.values()], rows) + (
+        f"\n\nMeans of {len(r['seeds'])} seeds, among {r['seeds'][0]['clips']:,} unseen scenes; the bridge was fitted "
+        f"on {r['settings']['own']:,} others, and reaches {share} of what the branch does. {origin(r)}."
+    )
+
+
 def cost(r: dict[str, Any]) -> str:
     rows = []
     for m in r["modalities"]:
@@ -425,6 +442,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "loader": (("loader.json",), loader),
     "search": (("search.json",), search),
     "search_sizes": (("search.json",), search_sizes),
+    "bridge": (("bridge.json",), bridge),
     "rivals": (("rivals.json",), rivals),
     "glance": (("training_step.json", "loader.json", "retrieval.json", "prepare.json", "rivals.json"), glance),
     "retrieval": (("retrieval.json",), retrieval),
