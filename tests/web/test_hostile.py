@@ -34,7 +34,8 @@ def test_slow_pictures_do_not_stop_the_page(hurried, films, tmp_path):
         assert len(good.result()) == 6
         assert time.monotonic() - began < 10
         for one in slow:
-            with pytest.raises(MediaError, match=r"slow\.jpg: (took too long|cannot be read as an image)"):
+            # Which limit stops it first, time or memory, depends on what else the machine does.
+            with pytest.raises(MediaError, match=r"slow\.jpg: (took too long|cannot be (read as an image|decoded))"):
                 one.result()
 
 
