@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from equiav.augment import Draw, ReleasedVectors, TimeShift, audio_pipeline, visual_pipeline
+from equiav.randomness import generator
 
 PIPELINES = {"audio": audio_pipeline(), "visual": visual_pipeline()}
 PARTS = [(m, name) for m, p in PIPELINES.items() for name in p.parts]
@@ -241,3 +242,13 @@ def test_crop_is_cutting_and_stretching(modality, rng):
     cut = cut.narrow(along_y, x.shape[along_y] // 2, x.shape[along_y] // 8)
     expected = torch.nn.functional.interpolate(cut, size=x.shape[2:], mode="bilinear")
     torch.testing.assert_close(PIPELINES[modality].parts["crop"].apply(x, draw), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("pipeline", "shape"), [(audio_pipeline(), (1, 144, 64)), (visual_pipeline(), (3, 48, 48))])
+def test_a_part_of_a_batch_is_augmented_as_in_the_whole(pipeline, shape):
+    """Bit for bit: ranks and micro-batches take parts."""
+    x = torch.rand(8, *shape, generator=generator(0, 0, "x"))
+    for step in range(20):
+        draws = pipeline.sample(8, generator(0, step, "t"))
+        parts = [pipeline.apply(x[i : i + 3], draws.rows(i, min(i + 3, 8))) for i in range(0, 8, 3)]
+        assert torch.equal(torch.cat(parts), pipeline.apply(x, draws))

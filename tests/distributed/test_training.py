@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
-STEPS, EARLY = 30, 10
+STEPS = 30
 DECODER = "decoder: {width: 16, depth: 1, heads: 2}"
 VARIANTS = {
     "joint": (),
@@ -35,7 +35,7 @@ def losses(out, processes, overrides, steps=STEPS):
     launcher = [sys.executable]
     if processes > 1:
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    common = ["train.workers=0", f"train.steps={steps}", "train.evaluate_every=15", "optim.lr=3.0e-4"]
+    common = ["train.workers=0", f"train.steps={steps}", "train.evaluate_every=15", "optim.lr=3.0e-4", "seed=1"]
     command = ["-m", "equiav.cli", "pretrain", str(ROOT / "configs/pretrain/smoke.yaml"), "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     overrides = [text.replace("OUT", str(out)) for text in overrides]  # a store is each run's own
@@ -65,9 +65,7 @@ def test_two_processes_equal_one(tmp_path, variant):
     one, first = losses(tmp_path / "one", 1, VARIANTS[variant])
     two, second = losses(tmp_path / "two", 2, VARIANTS[variant])
     assert len(one) == len(two) == STEPS
-    # Rounding first; then AdamW makes steps of full length of gradients that are nothing but rounding.
-    assert largest_difference(one[:EARLY], two[:EARLY]) < 1e-5
-    assert largest_difference(one, two) < 1e-3
+    assert largest_difference(one, two) < 1e-4
     checks = [[r for r in records if r["kind"] == "validation"] for records in (first, second)]
     if variant == "masked":
         losses_found = [[r["total"] for r in of] for of in checks]
