@@ -21,7 +21,6 @@ from equiav.data import ShardDataset, collate
 from equiav.io import provenance, write_json
 from equiav.media import FilterBank, normalise, standardise, to_float
 from equiav.randomness import generator
-from equiav.training import keep_freed_memory
 
 RESULTS = Path(__file__).parent / "results" / "loader.json"
 BATCH, REPEATS, RELEASED = 32, 7, 156.9
@@ -39,7 +38,6 @@ def cpu_ms(run: Callable[[], object]) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    keep_freed_memory()  # as `equiav pretrain` does
     clips = ShardDataset(Path(sys.argv[1]), "train")
     numbers = [i % len(clips) for i in range(BATCH)]
     augment = {"audio": audio_pipeline(), "visual": visual_pipeline()}

@@ -1,14 +1,13 @@
 """A command in processes of its own: told to stop, it is told in turn, and saves."""
 
 import os
-import platform
 import signal
 import sys
 
 import pytest
 
 from equiav.errors import TrainingError
-from equiav.training import keep_freed_memory, launch
+from equiav.training import launch
 
 pytestmark = pytest.mark.process
 CHILD = f"""\
@@ -55,7 +54,3 @@ def test_stopped_by_another(tmp_path, child):
     child(1, alone=True)
     with pytest.raises(TrainingError, match="exit code 1"):
         launch.run_on_cores([str(tmp_path / "file")], processes=1, say=lambda _: None)
-
-
-def test_freed_memory_is_kept_where_the_system_can():
-    assert keep_freed_memory() == (platform.libc_ver()[0] == "glibc")

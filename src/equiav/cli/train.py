@@ -48,9 +48,8 @@ def pretrain(
     from equiav.build import resolve
     from equiav.config import find_recipe, load_config
     from equiav.distributed import rank, started, world_size
-    from equiav.training import STOPPED, Trainer, keep_freed_memory, run_lock
+    from equiav.training import STOPPED, Trainer, run_lock
 
-    keep_freed_memory()
     config = load_config(find_recipe(recipe, "pretrain"), tuple(overrides or ()))
     out = out or Path("runs") / recipe.stem
     with started(config.train.timeout):
@@ -120,10 +119,9 @@ def finetune(
     """
     from equiav.config import find_recipe, load_config
     from equiav.distributed import rank, started
-    from equiav.training import STOPPED, finetune_folds, keep_freed_memory
+    from equiav.training import STOPPED, finetune_folds
     from equiav.training import finetune as run
 
-    keep_freed_memory()
     config = load_config(find_recipe(recipe, "finetune"), tuple(overrides or ()))
     out = out or Path("runs") / "finetune" / recipe.stem
     with started(config.train.timeout):

@@ -1,7 +1,7 @@
 """Training: the run, its steps, fine-tuning, optimiser and logs."""
 
 from equiav.training.finetune import Finetuner, draw_mixing, finetune, finetune_folds, mix_batch
-from equiav.training.launch import STOPPED, Stopped, keep_freed_memory, run_on_cores, train_on_cores
+from equiav.training.launch import STOPPED, Stopped, run_on_cores, train_on_cores
 from equiav.training.log import LOG, cut_log
 from equiav.training.optim import WarmupCosine, adamw, layer_scales, set_lr
 from equiav.training.step import Step, StepOutput, prefetch
@@ -24,7 +24,6 @@ __all__ = [
     "draw_mixing",
     "finetune",
     "finetune_folds",
-    "keep_freed_memory",
     "layer_scales",
     "mix_batch",
     "prefetch",

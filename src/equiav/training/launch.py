@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -15,20 +14,7 @@ from pathlib import Path
 from equiav.errors import TrainingError
 
 KEPT = 3  # last lines of a run that failed without a reason
-M_TRIM_THRESHOLD, KEPT_BYTES = -1, 1 << 30  # of malloc.h
 STOPPED = 143  # exit code of a command that was told to stop and has saved
-
-
-def keep_freed_memory() -> bool:
-    """Whether this process now keeps what it frees for its next step; with glibc only.
-
-    A step frees and asks for the same tens of megabytes again and again. glibc hands them back to the system each
-    time, which fills them with zeros page by page when they are wanted again.
-    """
-    try:
-        return bool(ctypes.CDLL("libc.so.6").mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
-    except (OSError, AttributeError):
-        return False
 
 
 class Stopped(Exception):
