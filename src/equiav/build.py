@@ -451,9 +451,9 @@ def build_classification(config: Config) -> objectives.ClassificationObjective:
 
 
 @lru_cache(maxsize=2)
-def _paired_set(path: str, size: int, seconds: float, sample_rate: int) -> data.PairedSet:
+def _paired_set(path: str, size: int, seconds: float, sample_rate: int, share: float) -> data.PairedSet:
     """Read once, however many splits are asked for."""
-    return data.read_paired(Path(path), size=size, seconds=seconds, sample_rate=sample_rate)
+    return data.read_paired(Path(path), size=size, seconds=seconds, sample_rate=sample_rate, share=share)
 
 
 def build_dataset(config: Config, split: Split) -> data.Dataset:
@@ -477,7 +477,7 @@ def _clips(config: Config, split: Split) -> data.Dataset:
             mismatched = cfg.mismatched if split == "train" else 0.0
             return data.WorldDataset(world, starts[split], counts[split], mismatched=mismatched)
         case PairedConfig():
-            source = _paired_set(cfg.path, size, cfg.seconds, rate)
+            source = _paired_set(cfg.path, size, cfg.seconds, rate, cfg.share)
             return data.PairedDataset(source, split, cfg.anchor, cfg.partners, config.seed)
         case ShardsConfig():
             if isinstance(cfg.validation, float) and split != "test":

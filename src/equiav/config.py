@@ -190,11 +190,13 @@ class ShardsConfig(Section):
 class PairedConfig(Section):
     """Audio files and images paired only by class: a tar or folder with manifest.csv. This uses labels.
 
-    A clip is one item of the `anchor` modality, with `partners` of the other to choose from.
+    A clip is one item of the `anchor` modality, with `partners` of the other to choose from. `share` is how much of
+    the training split is used, of each class and kind; held-out items stay the same.
     """
 
     kind: Literal["paired"] = "paired"
     path: str
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
     seconds: PositiveFloat = 5.0
     anchor: Literal["audio", "visual"] = "visual"
     partners: Positive = 10
@@ -725,7 +727,7 @@ def read_yaml(path: Path) -> Any:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML without anchors, aliases and merge keys: a few lines of those expand to gigabytes."""
+    """YAML without anchors, aliases and merge keys: a few lines of those expand to gigabytes. Keys are words."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -739,6 +741,8 @@ class _PlainLoader(yaml.SafeLoader):
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":
                 raise yaml.MarkedYAMLError(problem="merge keys (<<) are not allowed", problem_mark=key.start_mark)
+            if key.tag == "tag:yaml.org,2002:bool":  # `off: [flip]`, which YAML 1.1 reads as `false: [flip]`
+                key.tag = "tag:yaml.org,2002:str"
         super().flatten_mapping(node)
 
 

@@ -317,3 +317,15 @@ def test_manifests_that_cannot_be_read_are_one_line(tmp_path, text, message):
 def test_a_byte_order_mark_is_no_part_of_a_manifest(tmp_path):
     (entry,) = read_manifest("\ufeffpath,kind,class,split,source\na.wav,audio,a,train,x\n".encode(), tmp_path)
     assert entry.id == "a.wav"
+
+
+def test_a_share_thins_the_training_split_alone_and_grows_by_recordings(collection: Path) -> None:
+    whole = read_paired(collection, size=8)
+    half, more = (read_paired(collection, size=8, share=share) for share in (0.5, 0.75))
+    for modality, kept in (("audio", 4), ("visual", 4)):
+        names = [set(of.items[modality, "train"].names) for of in (half, more, whole)]
+        assert names[0] < names[1] < names[2]
+        assert len(names[0]) == kept  # two classes, two recordings (of four) or images (of five) each
+        for split in ("validation", "test"):
+            assert half.items[modality, split].names == whole.items[modality, split].names
+    assert all(len(read_paired(collection, size=8, share=1e-6).items[m, "train"]) == 2 for m in ("audio", "visual"))

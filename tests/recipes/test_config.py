@@ -262,6 +262,12 @@ def test_refusals_are_one_line(tree, message):
     assert "\n" not in str(caught.value)
 
 
+def test_off_is_a_key_and_not_false(written):
+    config = load_config(written("augment: {visual: {off: [flip]}}\ntrain: {steps: 1, compile: off}\n"))
+    assert config.augment.visual.off == ("flip",)
+    assert config.train.compile is False
+
+
 BOMB = "a: &a [x, x, x, x]\n" + "".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )

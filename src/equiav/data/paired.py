@@ -74,7 +74,7 @@ def assign_splits(entries: Iterable[Clip]) -> list[Clip]:
         for e in rest:
             groups[e.labels[0], e.metadata["kind"]].add(e.group)
         for members in groups.values():
-            ordered = sorted(members, key=lambda g: (zlib.crc32(g.encode()), g))
+            ordered = _stable(members)
             validation.update(ordered[: max(round(len(ordered) * HELD_OUT_SHARE), int(len(ordered) > 1))])
 
     def split(e: Clip) -> Split | None:
@@ -83,6 +83,21 @@ def assign_splits(entries: Iterable[Clip]) -> list[Clip]:
         return "validation" if e.group in validation else "train"
 
     return [replace(e, split=split(e)) for e in entries]
+
+
+def _stable(groups: Iterable[str]) -> list[str]:
+    """In an order that depends on nothing but their names, and follows none of their numbering."""
+    return sorted(groups, key=lambda g: (zlib.crc32(g.encode()), g))
+
+
+def thinned(entries: Sequence[Clip], share: float) -> list[Clip]:
+    """Of the training split of each class and kind, the first `share` of its recordings (photos), at least one."""
+    groups: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for e in entries:
+        if e.split == "train":
+            groups[e.labels[0], e.metadata["kind"]].add(e.group)
+    kept = {key: set(_stable(of)[: max(1, round(share * len(of)))]) for key, of in groups.items()}
+    return [e for e in entries if e.split != "train" or e.group in kept[e.labels[0], e.metadata["kind"]]]
 
 
 @contextmanager
@@ -211,8 +226,10 @@ def read_paired(
     seconds: float = 5.0,
     sample_rate: int = 16000,
     classes: Sequence[str] | None = None,
+    share: float = 1.0,
 ) -> PairedSet:
-    """Reads a tar, or a folder, with manifest.csv and the files it lists; `classes` keeps only those named.
+    """Reads a tar, or a folder, with manifest.csv and the files it lists; `classes` keeps only those named, `share`
+    that much of the training split.
 
     Audio longer than `seconds` is cut to its loudest stretch of that length (many recordings start with silence);
     random crops are left to augmentation. Images are scaled to `size` on the short side and cut to the middle.
@@ -223,7 +240,7 @@ def read_paired(
         chosen = known if classes is None else tuple(sorted(set(classes)))
         if unknown := sorted(set(chosen) - set(known)):
             raise DataError(f"{root}: no class {', '.join(unknown)}; it has {', '.join(known)}")
-        entries = [e for e in entries if e.labels[0] in chosen]
+        entries = thinned([e for e in entries if e.labels[0] in chosen], share)
 
         def media(modality: Modality, path: str) -> Tensor:
             if modality == AUDIO:

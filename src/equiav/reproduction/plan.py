@@ -158,7 +158,8 @@ def row_run(table: Table, row: Row, scale_name: ScaleName, seed: int, extra: tup
             if scale.processes > 1:
                 raise ConfigError("a row with a start trains in one process")
             base = (table.path.parent / row.start.base).resolve()
-            start = load_config(base, (*_as_overrides({**row.start.overrides, "seed": seed}), *extra))
+            more = [change for change in extra if not change.startswith("data.")]  # its data are the row's
+            start = load_config(base, (*_as_overrides({**row.start.overrides, "seed": seed}), *more))
             start = start.model_copy(update={"data": config.data})
             overrides = (*overrides, f"weights={START}{run_key(start, trained=True)}")
             config = load_config(recipe, overrides)
