@@ -351,16 +351,15 @@ def estimate_collection(*records: dict[str, Any]) -> str:
     return markdown(["a hundred million clips", "arithmetic", ""], estimates.collection(*records))
 
 
-def about_speed(make: Callable[..., speed_tables.Made], where: str | None = None) -> Callable[[dict[str, Any]], str]:
-    """A table of speed_tables, with its origin: that of the whole record or of a part of it."""
+def about_speed(make: Callable[..., speed_tables.Made]) -> Callable[[dict[str, Any]], str]:
+    """A table of speed_tables, with its origin."""
 
     def table(r: dict[str, Any]) -> str:
         header, rows, note = make(r)
-        made = r.get(where, {}) if where else r
-        if not rows or "provenance" not in made:
+        if not rows:
             return "Not run yet."
         picture = speed_tables.PICTURES.get(make.__name__)
-        said = f"{note} {origin(made)}.".lstrip()
+        said = f"{note} {origin(r)}.".lstrip()
         return "\n\n".join([markdown(header, rows), said, *([picture] if picture else [])])
 
     return table
@@ -429,9 +428,8 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "training_step": (("training_step.json",), training_step),
     "step_parts": (("training_step.json",), about_speed(speed_tables.step_parts)),
     "memory": (("memory.json",), about_speed(speed_tables.memory)),
-    "token_speed": (("token_dropping.json",), about_speed(speed_tables.token_speed, "speed")),
+    "token_speed": (("token_dropping.json",), about_speed(speed_tables.token_speed)),
     "token_store": (("token_store.json",), about_speed(speed_tables.token_store)),
-    "token_cost": (("token_dropping.json",), about_speed(speed_tables.token_cost, "world")),
     "feeding": (("feeding.json",), about_speed(speed_tables.feeding)),
     "scaling": (("scaling.json",), about_speed(speed_tables.scaling)),
     "index": (("index.json",), about_speed(speed_tables.index)),
