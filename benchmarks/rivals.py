@@ -1,11 +1,12 @@
 """The local index beside hnswlib, usearch and FAISS HNSW at matched recall: build, memory, latency, one core.
 
     pip install 'equiav[rivals]'
-    OMP_NUM_THREADS=1 python benchmarks/rivals.py [--count 1000000] [--folder FOLDER]
-    # nothing else may run; writes results/rivals.json; at a million about 3 hours, 5 GB of memory and 3 GB of disk
+    python benchmarks/rivals.py [--count 1000000] [--folder FOLDER]
+    # nothing else may run; writes results/rivals.json after every library, and takes up from there
 
-Vectors are those of benchmarks/search.py. Every library builds and searches in a process of its own. How far it looks
-(probes, ef) is the least that reaches the wanted recall@10 on tuning queries; what is stated is measured on other
+Vectors are those of benchmarks/search.py. Every library builds on all cores and searches on one, in processes of their
+own; graphs are built with the settings that each library's documentation begins with. How far it looks (probes, ef) is
+the least that reaches the wanted recall@10 on tuning queries; what is stated is measured on other
 queries, drawn after them. Memory is what searching holds that no file stands behind, beyond that of an empty process; a
 graph that was built here is saved and loaded again first. A search of ours includes reading what is known of the
 results; the others return numbers.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -33,11 +35,12 @@ from benchmarks.search import NOISES, PER_CLUSTER, WIDTH, K, Peak, anonymous_mb,
 
 RESULTS = Path(__file__).parent / "results" / "rivals.json"
 WANTED = 0.95
-LINKS, EFFORT = 16, 200  # of the graphs, as their documentations begin
+GRAPHS = {"hnswlib": (16, 200), "usearch": (16, 128), "FAISS HNSW": (32, 40)}  # links and effort of building
+THREADS = os.cpu_count() or 1  # of building
 EFFORTS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 PROBES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 TUNING, HELD_OUT = 10**6, 10**6 + 1  # purposes of draws
-LIBRARIES = ("equiav", "hnswlib", "usearch", "usearch i8", "FAISS HNSW", "FAISS HNSW SQ8")
+LIBRARIES = ("equiav", "hnswlib", "usearch", "usearch i8", "FAISS HNSW")
 
 Vectors = NDArray[np.float32]
 Search = Callable[[NDArray[np.float32], int], list[int]]  # one vector, how far to look: rows
@@ -52,6 +55,7 @@ def drawn(count: int, noise: float, portion: int) -> Vectors:
 
 def made(library: str, place: Path, args: argparse.Namespace) -> dict[str, float]:
     """Builds the index of a library and saves it."""
+    links, effort = GRAPHS.get(library.removesuffix(" i8"), (0, 0))
     if library == "equiav":
         record = build(place, args.count, args.noise, args.portion)
         return {name: record[name] for name in ("seconds", "cpu_seconds", "peak_anonymous_mb", "disk_mb")}
@@ -61,23 +65,21 @@ def made(library: str, place: Path, args: argparse.Namespace) -> dict[str, float
         import hnswlib  # type: ignore[import-not-found,unused-ignore]
 
         graph = hnswlib.Index("ip", WIDTH)
-        graph.init_index(len(vectors), M=LINKS, ef_construction=EFFORT)
-        graph.add_items(vectors, num_threads=1)
+        graph.init_index(len(vectors), M=links, ef_construction=effort)
+        graph.add_items(vectors, num_threads=THREADS)
         graph.save_index(str(place))
     elif library.startswith("usearch"):
         from usearch.index import Index  # type: ignore[import-not-found,unused-ignore]
 
         kind = "i8" if library.endswith("i8") else "f32"
-        graph = Index(ndim=WIDTH, metric="cos", dtype=kind, connectivity=LINKS, expansion_add=EFFORT)
-        graph.add(np.arange(len(vectors)), vectors, threads=1)
+        graph = Index(ndim=WIDTH, metric="cos", dtype=kind, connectivity=links, expansion_add=effort)
+        graph.add(np.arange(len(vectors)), vectors, threads=THREADS)
         graph.save(str(place))
     else:
         import faiss
 
-        factory = f"HNSW{LINKS}" + (",SQ8" if library.endswith("SQ8") else "")
-        graph = faiss.index_factory(WIDTH, factory, faiss.METRIC_INNER_PRODUCT)
-        graph.hnsw.efConstruction = EFFORT
-        graph.train(vectors[: min(len(vectors), 100_000)])
+        graph = faiss.IndexHNSWFlat(WIDTH, links, faiss.METRIC_INNER_PRODUCT)
+        graph.hnsw.efConstruction = effort
         graph.add(vectors)
         faiss.write_index(graph, str(place))
     peak.done.set()
@@ -181,7 +183,9 @@ def step(name: str, library: str, args: argparse.Namespace, noise: float) -> Any
     """One step in a process of its own, so that its memory is its own."""
     run = [sys.executable, __file__, "--step", name, "--library", library, "--folder", str(args.folder)]
     run += ["--noise", str(noise), "--count", str(args.count), "--queries", str(args.queries)]
-    out = subprocess.run([*run, "--portion", str(args.portion)], check=True, stdout=subprocess.PIPE, text=True).stdout
+    run += ["--portion", str(args.portion)]
+    threads = {**os.environ, "OMP_NUM_THREADS": str(1 if name == "measure" else THREADS)}
+    out = subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True, env=threads).stdout
     return json.loads(out.splitlines()[-1])
 
 
@@ -213,24 +217,30 @@ def compare(args: argparse.Namespace) -> None:
 
     from equiav.io import provenance, write_json
 
-    record: dict[str, Any] = {
-        "count": args.count, "width": WIDTH, "queries": args.queries, "k": K, "wanted_recall": WANTED,
-        "raw_mb": args.count * WIDTH * 4 / 1e6, "links": LINKS, "effort": EFFORT, "noise": {},
-    }  # fmt: skip
+    versions = {name: version(name) for name in ("faiss-cpu", "hnswlib", "usearch")}
+    made = provenance(**versions)
+    whole: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    record = whole.get(str(args.count), {})
+    if record.get("provenance", {}).get("commit") != made["commit"]:
+        record = {
+            "count": args.count, "width": WIDTH, "queries": args.queries, "k": K, "wanted_recall": WANTED,
+            "raw_mb": args.count * WIDTH * 4 / 1e6, "graphs": GRAPHS, "noise": {}, "provenance": made,
+        }  # fmt: skip
     for noise in NOISES:
+        found = record["noise"].setdefault(str(noise), {})
+        missing = [library for library in LIBRARIES if library not in found]
         shutil.rmtree(args.folder, ignore_errors=True)
         args.folder.mkdir(parents=True)
-        step("truth", "equiav", args, noise)
-        found = record["noise"][str(noise)] = {}
-        for library in LIBRARIES:
+        if missing:
+            step("truth", "equiav", args, noise)
+        for library in missing:
             found[library] = {"build": step("build", library, args, noise), **step("measure", library, args, noise)}
             print(noise, library, json.dumps(found[library]), flush=True)
             place = args.folder / library.replace(" ", "-")
             shutil.rmtree(place) if place.is_dir() else place.unlink()
+            if not args.dry:
+                write_json(RESULTS, {**whole, str(args.count): record})
     shutil.rmtree(args.folder)
-    if not args.dry:
-        versions = {name: version(name) for name in ("faiss-cpu", "hnswlib", "usearch")}
-        write_json(RESULTS, {**record, "provenance": provenance(**versions)})
 
 
 if __name__ == "__main__":
