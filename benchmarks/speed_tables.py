@@ -64,6 +64,17 @@ def token_store(r: dict[str, Any]) -> Made:
     return ["tokens of frozen encoders", "CPU-seconds per epoch", "times as fast"], rows, note
 
 
+def small_step(r: dict[str, Any]) -> Made:
+    names = {"world": "the demo", "own_videos": "your own videos, 8 clips"}
+    rows = [
+        [name, f"{r[key]['cpu_ms']:,.0f}", *(f"{ms:.1f}" for ms in r[key]["outside_ms"].values()),
+         f"{100 * r[key]['share_outside']:.1f} %"]
+        for key, name in names.items()
+    ]  # fmt: skip
+    parts = [f"{part}, ms" for part in r["world"]["outside_ms"]]
+    return ["recipe of", "a step, CPU-ms", *parts, "outside the networks"], rows, "One thread."
+
+
 def feeding(r: dict[str, Any]) -> Made:
     rate = r["delivered"]["clips_per_second"]
     rows = [

@@ -434,6 +434,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "training_step": (("training_step.json",), training_step),
     "step_parts": (("training_step.json",), about_speed(speed_tables.step_parts)),
     "memory": (("memory.json",), about_speed(speed_tables.memory)),
+    "small_step": (("small_step.json",), about_speed(speed_tables.small_step)),
     "token_speed": (("token_dropping.json",), about_speed(speed_tables.token_speed)),
     "token_store": (("token_store.json",), about_speed(speed_tables.token_store)),
     "feeding": (("feeding.json",), about_speed(speed_tables.feeding)),
