@@ -13,7 +13,7 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ PARTS = {"draw": "draws", "_input": "filter bank and scaling", "view": "augmenta
 
 def measured(recipe: str, overrides: tuple[str, ...], steps: int, left_out: int) -> dict[str, Any]:
     """CPU-milliseconds a step by part, and the share outside the networks."""
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     marks: list[float] = []
 
     def counting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
