@@ -2,9 +2,9 @@
 
     python benchmarks/index.py FOLDER_OF_VIDEOS        # nothing else may run; writes results/index.json
 
-An untrained model of the recipe `pretrain/world` (micro, hears 1.44 s) makes the vectors. Every command is a process of
-its own: on one core with one worker, then on two with two, in alternate turns; medians. What Python and torch need to
-start (the same command on the smallest video) is taken off and stated. Both indexes must hold the same entries; torch
+An untrained micro model with the inputs of the recipe `pretrain/world` (hears 1.44 s) makes the vectors. Every command
+is a process of its own: on one core with one worker, then on two with two, in alternate turns; medians. What Python and
+torch need to start (the same command on the smallest video) is taken off and stated. Both indexes must hold the same entries; torch
 adds in another order on two threads, so their vectors agree to rounding, and the largest difference is stated. Seconds
 are by the clock; CPU seconds are those of all processes.
 """
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="print, write nothing")
     args = parser.parse_args()
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphaned descendants come here and are counted
-    config = load_config(ROOT / "configs" / "pretrain" / "world.yaml")
+    config = load_config(ROOT / "configs" / "pretrain" / "world.yaml", ("model.encoder={size: micro}",))
     runs: dict[str, list[tuple[float, float]]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -53,7 +53,7 @@ def config_of(args: argparse.Namespace, store: Path | None, precision: str = "fl
     return load_config(
         RECIPE,
         (
-            f"model.encoder.size={args.size}", f"data.count={args.clips}", "optim.freeze={encoder: all}",
+            f"model.encoder={{size: {args.size}}}", f"data.count={args.clips}", "optim.freeze={encoder: all}",
             f"train.views={views}", "train.steps=null", "train.epochs=1", "train.evaluate_every=null",
             "train.log_every=1", "optim.warmup_steps=1",
         ),

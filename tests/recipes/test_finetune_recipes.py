@@ -42,7 +42,7 @@ BUILT = {
     "ucf101": ("visual", "accuracy", 768, 12, None, 196, True),
     "hmdb51": ("visual", "accuracy", 768, 12, None, 196, True),
     "kinetics400": ("visual", "accuracy", 768, 12, None, 196, True),
-    "world": ("audiovisual", "mAP", 96, 3, 36, 36, False),
+    "world": ("audiovisual", "mAP", 64, 2, 36, 36, False),
     "class_paired": ("audio", "accuracy", 96, 3, 76, None, False),
     "av_mnist": ("audio", "accuracy", 96, 3, 24, None, False),
     "smoke": ("audiovisual", "mAP", 32, 2, 8, 16, False),
