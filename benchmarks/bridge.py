@@ -7,7 +7,11 @@ each pair a small CLIP of the transformers library is trained on frames and desc
 saved as the Hub would serve it. A bridge leads from it to the model without text; it is fitted on frames of scenes that
 stand for the user's own videos and whose descriptions it never sees. Descriptions of other, unseen scenes then look for
 their sounds and frames: through the branch that was trained along, through the bridge, and through a bridge whose pairs
-were shuffled.
+were shuffled. Two more bridges show what the collection and the model do: one fitted on the searched scenes themselves,
+as in an index of yours, and one that leads to the model with text, whose text branch it leaves alone.
+
+Bounds show where the rest is lost: each scene's own frame in the place of its text, embedded by our model, and by the
+small CLIP and the map; and the text looking for frames in the small CLIP's own space.
 """
 
 from __future__ import annotations
@@ -102,13 +106,13 @@ def small_clip(world: CaptionedWorld, folder: Path, *, steps: int, batch: int, s
     return TransformersImageText(str(folder))
 
 
-def recalls(texts: Vectors, searched: dict[str, Vectors]) -> dict[str, float]:
-    """R@10 in per cent of texts among sounds and among frames; row i of either belongs to text i."""
+def recalls(queries: Vectors, searched: dict[str, Vectors], kind: str = "text") -> dict[str, float]:
+    """R@10 in per cent of queries among sounds and among frames; row i of either belongs to query i."""
     found = {}
     for m, vectors in searched.items():
-        scores = texts @ vectors.T
+        scores = queries @ vectors.T
         ranks = 1 + (scores > np.diagonal(scores)[:, None]).sum(axis=1)
-        found[f"text_to_{m}"] = 100 * float((ranks <= 10).mean())
+        found[f"{kind}_to_{m}"] = 100 * float((ranks <= 10).mean())
     return found
 
 
@@ -119,7 +123,7 @@ def embedded(model: LoadedModel, world: CaptionedWorld) -> dict[str, Vectors]:
 
 
 def compared(joint: Path, silent: Path, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """The three ways to search by text, on the scenes of one pair of runs."""
+    """The ways to search by text, on the scenes of one pair of runs."""
     with_text, without = load_model(joint), load_model(silent)
     recipe = with_text.config
     train, test = (build_dataset(recipe, split) for split in ("train", "test"))
@@ -129,33 +133,36 @@ def compared(joint: Path, silent: Path, folder: Path, args: argparse.Namespace) 
     own = CaptionedWorld(test.world, test.start + len(test), args.own, read=test.read)
     clip = small_clip(train, folder / "clip", steps=args.steps, batch=64, seed=recipe.seed)
     middle = own.frames // 2
-    ours = embedded(without, own)["visual"]
     said = [str(test.text(i)) for i in range(len(test))]
-    searched = embedded(without, test)
+    frames = clip.images([frame(test, i, middle) for i in range(len(test))])
+    searched, searched_with_text = embedded(without, test), embedded(with_text, test)
+    ours = embedded(without, own)["visual"]
     plain = [str(train.text(i)) for i in range(300)]  # for the mean of its texts: sentences that it can read
     result: dict[str, Any] = {
         "seed": recipe.seed,
         "clips": len(test),
         "chance": 100 * 10 / len(test),
-        "trained along": recalls(np.asarray(Embedder(with_text).text(said)), embedded(with_text, test)),
-        "small CLIP itself": recalls(
-            clip.texts(said), {"visual": clip.images([frame(test, i, middle) for i in range(len(test))])}
-        ),
+        "trained along": recalls(np.asarray(Embedder(with_text).text(said)), searched_with_text),
+        "small CLIP itself": recalls(clip.texts(said), {"visual": frames}),
+        "frame": recalls(searched["visual"], {"audio": searched["audio"]}, "frame"),
     }
-    for name, order in {
-        "bridge": np.arange(len(own)),
-        "shuffled": np.random.default_rng(recipe.seed).permutation(len(own)),
-    }.items():
-        index = Index.create(folder / name, without)
-        entries = [
-            Entry(own.clip(i), {"visual": ours[k], "audio": ours[k]}, frame(own, i, middle))
-            for i, k in enumerate(order)
-        ]
-        index.add(entries, made_by=without.digest)
+    for name, model, world, vectors, among in (
+        ("bridge", without, own, ours, searched),
+        ("shuffled", without, own, np.random.default_rng(recipe.seed).permutation(ours), searched),
+        ("searched scenes", without, test, searched["visual"], searched),
+        ("model with text", with_text, own, embedded(with_text, own)["visual"], searched_with_text),
+    ):
+        index = Index.create(folder / name, model)
+        index.add(
+            [Entry(world.clip(i), {"visual": y}, frame(world, i, middle)) for i, y in enumerate(vectors)],
+            made_by=model.digest,
+        )
         bridge = fit_bridge(index, clip, texts=plain)
         index.close()
         facts = {"gap": bridge.facts.gap, "ridge": bridge.facts.ridge, "pairs": bridge.facts.pairs}
-        result[name] = {**recalls(bridge.text(said), searched), **facts}
+        mapped = (torch.from_numpy(frames) - bridge.image_mean) @ bridge.map + bridge.our_mean
+        bound = recalls(F.normalize(mapped, dim=1).numpy(), among, "frame")
+        result[name] = {**recalls(bridge.text(said), among), **bound, **facts}
     return result
 
 
@@ -174,8 +181,9 @@ def main() -> None:
         print(found[-1], flush=True)
     ways = ("text_to_audio", "text_to_visual")
     mean = {
-        name: {way: statistics.fmean(each[name][way] for each in found) for way in ways}
-        for name in ("trained along", "bridge", "shuffled")
+        name: {way: statistics.fmean(each[name][way] for each in found) for way in of if "_to_" in way}
+        for name, of in found[0].items()
+        if isinstance(of, dict)
     }
     share = {way: mean["bridge"][way] / mean["trained along"][way] for way in ways}
     settings = {"steps": args.steps, "own": args.own}

@@ -218,12 +218,21 @@ def glance(
 
 def bridge(r: dict[str, Any]) -> str:
     names = {
-        "trained along": "a text branch, trained along",
-        "bridge": "a bridge",
-        "shuffled": "a bridge, pairs shuffled",
+        ("trained along", "text"): "a text branch, trained along",
+        ("bridge", "text"): "a bridge",
+        ("searched scenes", "text"): "a bridge, fitted on the searched scenes",
+        ("model with text", "text"): "a bridge to the model that was trained with text",
+        ("shuffled", "text"): "a bridge, pairs shuffled",
+        ("frame", "frame"): "bound: the scene's own frame in the place of the text",
+        ("bridge", "frame"): "bound: the same frame through the small CLIP and the map",
+        ("small CLIP itself", "text"): "bound: the small CLIP's own text and frames",
     }
     ways = {"text_to_audio": "text to audio R@10", "text_to_visual": "text to video R@10"}
-    rows = [[name, *(f"{r['mean'][key][way]:.1f}" for way in ways)] for key, name in names.items()]
+    rows = []
+    for (key, kind), name in names.items():
+        found = [r["mean"].get(key, {}).get(f"{kind}_to_{m}") for m in ("audio", "visual")]
+        if found != [None, None]:
+            rows.append([name, *("" if value is None else f"{value:.1f}" for value in found)])
     chance = f"{r['seeds'][0]['chance']:.1f}"
     rows.append(["chance", chance, chance])
     share = " and ".join(f"{100 * r['share'][way]:.0f} %" for way in ways)

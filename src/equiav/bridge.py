@@ -2,8 +2,9 @@
 
 The frames of an index are embedded by that model's image tower; the index holds our vectors of the same windows. A
 ridge regression on these pairs maps the one space into the other. A text goes through the other model's text tower and
-the same map. Text and image vectors of such models lie apart (the modality gap), so each kind is taken relative to its
-own mean: that of the frames, and that of many sentences.
+the same map. Text and image vectors of such models lie apart (the modality gap), and the map has seen images only. So
+each kind is taken relative to its own mean, that of the frames and that of many sentences, and a text stands for the
+frames nearest to it: their mean is mapped, which is an image vector, as the map was fitted on.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ __all__ = ["Bridge", "BridgeFacts", "ImageText", "fit_bridge", "open_image_text"
 Vectors = NDArray[np.float32]
 Progress = Callable[[str], None]
 FOLDER, TENSORS, FACTS = "bridge", "bridge.safetensors", "bridge.json"  # in the folder of an index
+PARTS = ("map", "image_mean", "text_mean", "our_mean", "frames")  # of a bridge, as tensors
 LEAST = 16  # pairs: fewer fit anything
-RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the mean square of the image vectors' directions
+RIDGES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of the mean square of the image vectors' directions
 HELD_OUT = 0.2
+NEAREST = 5  # frames that a text stands for; a count and no temperature: models differ in how far cosines spread
 BATCH = 32
 THINGS = (
     "dog", "cat", "bird", "horse", "cow", "man", "woman", "child", "crowd", "baby", "car", "bus", "train", "airplane",
@@ -156,19 +159,21 @@ class BridgeFacts:
         return [
             f"bridge from {self.image_text}: {self.pairs} frames, {self.sentences} sentences",
             f"gap between its text and image vectors: {self.gap:.2f}; taken out by centring each at its own mean",
+            f"a text stands for the {NEAREST} frames nearest to it",
             f"held-out frames: R@10 {self.recall:.1f} % among {self.held_out} (chance {self.chance:.1f} %)",
         ]
 
 
 @dataclass(frozen=True)
 class Bridge:
-    """The map, the means of either side, and the model whose texts go through it."""
+    """The map, the means of either side, the frames it was fitted on, and the model whose texts go through it."""
 
     model: ImageText
     map: Tensor  # (D of the other model, D of ours)
     image_mean: Tensor
     text_mean: Tensor
-    scale: float  # of text relative to images: their spread about the mean
+    our_mean: Tensor  # of our vectors: embeddings lie in a narrow cone, not around the origin
+    frames: Tensor  # (N, D of the other model); none in bridges of format 1, whose texts are mapped as they are
     facts: BridgeFacts
 
     def text(self, items: str | list[str]) -> Vectors:
@@ -176,8 +181,11 @@ class Bridge:
         texts = items if isinstance(items, list) else [items]
         if any(not has_words(text) for text in texts):
             raise DataError("an empty text has no words to embed; write what you look for")
-        rows = (torch.from_numpy(self.model.texts(texts)) - self.text_mean) * self.scale
-        found = _unit(rows @ self.map)
+        rows = torch.from_numpy(self.model.texts(texts)) - self.text_mean
+        if len(self.frames):
+            frames = self.frames - self.image_mean
+            rows = frames[(rows @ frames.T).topk(min(NEAREST, len(frames))).indices].mean(dim=1)
+        found = _unit(rows @ self.map + self.our_mean)
         return found if isinstance(items, list) else found[0]
 
     def query(self, text: str, digest: str) -> Query:
@@ -196,11 +204,11 @@ class Bridge:
     def save(self, index: str | Path) -> Path:
         """Writes the bridge into the folder of an index, which remembers it from then on."""
         place = Path(index) / FOLDER
-        tensors = {"map": self.map, "image_mean": self.image_mean, "text_mean": self.text_mean}
+        tensors = {name: getattr(self, name) for name in PARTS}
         with replacing(place) as draft:
             draft.mkdir()
             save_file({name: value.contiguous() for name, value in tensors.items()}, draft / TENSORS)
-            record = {"format": 1, "scale": self.scale, **asdict(self.facts)}
+            record = {"format": 2, **asdict(self.facts)}
             (draft / FACTS).write_text(json.dumps(record, indent=1), encoding="utf-8")
             shutil.copymode(draft / FACTS, draft / TENSORS)  # safetensors lets nobody but the owner read
             write_sums(draft)
@@ -217,14 +225,16 @@ class Bridge:
                 raise ValueError(problem)
             record = json.loads((place / FACTS).read_text(encoding="utf-8"))
             tensors = read_safetensors(place / TENSORS)
-            if record.pop("format") != 1:
+            if (version := record.pop("format")) not in (1, 2):
                 raise ValueError("of another format")
-            scale = float(record.pop("scale"))
+            if version == 1:
+                del record["scale"]  # of texts, which changes no direction where no mean is added
+                tensors |= {"our_mean": torch.zeros(tensors["map"].shape[1]), "frames": tensors["map"].new_empty(0)}
             facts = BridgeFacts(**record)
-            w, image_mean, text_mean = (tensors[name] for name in ("map", "image_mean", "text_mean"))
+            found = {name: tensors[name] for name in PARTS}
         except (OSError, ValueError, KeyError, TypeError, EquiAVError) as error:
             raise DataError(f"{place} is damaged ({error}); fit the bridge again (equiav bridge {index})") from error
-        return cls(open_image_text(image_text or facts.image_text), w, image_mean, text_mean, scale, facts)
+        return cls(open_image_text(image_text or facts.image_text), facts=facts, **found)
 
     @staticmethod
     def there(index: str | Path) -> bool:
@@ -261,21 +271,21 @@ def fit_bridge(
     pairs = [(row, place) for row in order if (place := index.thumbnail(ids[row])) is not None][:most]
     if len(pairs) < LEAST:
         raise DataError(f"{index.folder}: {len(pairs)} entries have a frame; a bridge needs at least {LEAST}")
-    found = []
+    seen = []
     for start in range(0, len(pairs), BATCH):
-        found.append(model.images([_picture(place) for _, place in pairs[start : start + BATCH]]))
+        seen.append(model.images([_picture(place) for _, place in pairs[start : start + BATCH]]))
         progress(f"embedded {min(start + BATCH, len(pairs))} of {len(pairs)} frames")
-    x = torch.from_numpy(np.concatenate(found)).double()
+    x = torch.from_numpy(np.concatenate(seen)).double()
     y = torch.from_numpy(np.stack([ours[row] for row, _ in pairs])).double()
     said = list(texts) if texts else sentences()
     t = torch.from_numpy(
         np.concatenate([model.texts(said[i : i + BATCH]) for i in range(0, len(said), BATCH)])
     ).double()
     held = max(2, round(HELD_OUT * len(pairs)))
-    # The ridge is chosen without the frames that the stated recall is measured on.
+    # The ridge is chosen without the frames that the stated recall is measured on. The smallest of equals is safe:
+    # what is mapped later lies among the frames.
     ridge = max(RIDGES, key=lambda ridge: _recall(x[held:], y[held:], held, ridge))
     image_mean, text_mean = x.mean(dim=0), t.mean(dim=0)
-    spread = [float((z - z.mean(dim=0)).square().sum(dim=1).mean().sqrt()) for z in (x, t)]
     facts = BridgeFacts(
         image_text=model.name,
         made_for=index.digest,
@@ -287,8 +297,8 @@ def fit_bridge(
         chance=100 * min(1.0, 10 / held),
         held_out=held,
     )
-    scale = spread[0] / max(spread[1], 1e-12)
-    return Bridge(model, _ridge(x, y, ridge).float(), image_mean.float(), text_mean.float(), scale, facts)
+    found = zip(PARTS, (_ridge(x, y, ridge), image_mean, text_mean, y.mean(dim=0), x), strict=True)
+    return Bridge(model, facts=facts, **{name: part.float() for name, part in found})
 
 
 def _picture(place: Path) -> NDArray[np.uint8]:
@@ -308,7 +318,7 @@ def _ridge(x: Tensor, y: Tensor, ridge: float) -> Tensor:
 def _recall(x: Tensor, y: Tensor, held: int, ridge: float) -> float:
     """R@10 of the first rows, each looked for among their own vectors of ours through a map fitted on the others."""
     w = _ridge(x[held:], y[held:], ridge)
-    mapped = torch.nn.functional.normalize((x[:held] - x[held:].mean(dim=0)) @ w, dim=1)
+    mapped = (x[:held] - x[held:].mean(dim=0)) @ w + y[held:].mean(dim=0)
     scores = mapped @ torch.nn.functional.normalize(y[:held], dim=1).T
     ranks = 1 + (scores > scores.diagonal()[:, None]).sum(dim=1)
     return 100 * float((ranks <= 10).double().mean())

@@ -2,14 +2,18 @@
 
 import json
 import random
+import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from equiav.bridge import Bridge, EquiAVImageText, fit_bridge, open_image_text
 from equiav.errors import DataError, WeightsError
 from equiav.inference import load_model
+from equiav.io import write_sums
 from equiav.search import Entry, Index, verify_index
 from equiav.types import Clip
 from tests.models.foreign_encoders import save
@@ -38,6 +42,15 @@ class Colours:
         return self._unit([[float(x) for x in text.split()] for text in texts], 1)
 
 
+class Vague(Colours):
+    """Its texts differ from each other in ways that its images do not, as those of people do."""
+
+    def texts(self, texts):
+        noise = [np.random.default_rng(zlib.crc32(text.encode())).normal(size=24) for text in texts]
+        z = super().texts(texts) + 0.1 * np.stack(noise)
+        return (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
+
+
 def said(colours):
     return [" ".join(map(str, colour)) for colour in colours]
 
@@ -52,10 +65,10 @@ def colours():
     return np.random.default_rng(1).integers(0, 256, size=(COUNT, 3))
 
 
-def made(folder, model, colours, order, run=None):
-    """Clips of one colour each; our vectors are another function of the colours, in `order`."""
+def made(folder, model, colours, order, run=None, cone=0.0):
+    """Clips of one colour each; our vectors are another function of the colours, in `order`, all on one side."""
     rng = np.random.default_rng(2)
-    y = np.cos(colours[order] / 255 @ rng.normal(size=(3, model.width)) * 2)
+    y = np.cos(colours[order] / 255 @ rng.normal(size=(3, model.width)) * 2) + cone * rng.normal(size=model.width)
     y = (y / np.linalg.norm(y, axis=1, keepdims=True)).astype(np.float32)
     entries = [
         Entry(Clip(f"clip-{i}"), {"visual": y[i]}, np.tile(colours[i].astype(np.uint8), (48, 64, 1)))
@@ -96,9 +109,43 @@ def test_the_gap_matters(tmp_path, model, colours):
     index = made(tmp_path / "index", model, colours, np.arange(COUNT))
     sentences = said(np.random.default_rng(3).integers(0, 256, size=(200, 3)))
     bridge = fit_bridge(index, Colours(), texts=sentences)
-    naive = Bridge(bridge.model, bridge.map, bridge.image_mean, bridge.image_mean, 1.0, bridge.facts)
+    naive = replace(bridge, text_mean=bridge.image_mean)
     handled, ignored = (recall(b, index, colours, model.digest) for b in (bridge, naive))
     assert handled > ignored + 10
+
+
+def test_our_vectors_may_lie_in_a_cone(tmp_path, model, colours):
+    """As those of trained models do: without their mean the mapped vectors point elsewhere."""
+    index = made(tmp_path / "index", model, colours, np.arange(COUNT), cone=1.0)
+    bridge = fit_bridge(index, Colours(), texts=said(colours))
+    naive = replace(bridge, our_mean=torch.zeros_like(bridge.our_mean))
+    handled, ignored = (recall(b, index, colours, model.digest) for b in (bridge, naive))
+    assert handled > ignored + 10
+
+
+def test_a_text_stands_for_the_frames_nearest_to_it(tmp_path, model, colours):
+    """A text is no image: what the map would make of the difference is noise."""
+    others = np.random.default_rng(5).integers(0, 256, size=(COUNT, 3))
+    searched = made(tmp_path / "searched", model, others, np.arange(COUNT))
+    bridge = fit_bridge(made(tmp_path / "index", model, colours, np.arange(COUNT)), Vague(), texts=said(colours))
+    naive = replace(bridge, frames=bridge.frames[:0])
+    handled, ignored = (recall(b, searched, others, model.digest) for b in (bridge, naive))
+    assert handled > ignored + 10
+
+
+def test_a_bridge_of_the_first_format_opens(tmp_path, model, colours, monkeypatch):
+    index = made(tmp_path / "index", model, colours, np.arange(COUNT))
+    place = fit_bridge(index, Colours(), texts=said(colours)).save(index.folder)
+    facts = json.loads((place / "bridge.json").read_text())
+    (place / "bridge.json").write_text(json.dumps({**facts, "format": 1, "scale": 1.7}))
+    rng = torch.Generator().manual_seed(0)
+    shapes = {"map": (24, model.width), "image_mean": (24,), "text_mean": (24,)}
+    tensors = {name: torch.randn(shape, generator=rng) for name, shape in shapes.items()}
+    save_file(tensors, place / "bridge.safetensors")
+    write_sums(place)
+    monkeypatch.setattr("equiav.bridge.open_image_text", lambda name: Colours())
+    z = (Colours().texts(["1 2 3"])[0] - tensors["text_mean"].numpy()) * 1.7 @ tensors["map"].numpy()
+    np.testing.assert_allclose(Bridge.open(index.folder).text("1 2 3"), z / np.linalg.norm(z), atol=1e-6)
 
 
 def test_the_index_remembers_it(tmp_path, run, silent_run, model, colours):
