@@ -100,8 +100,11 @@ def scaling(r: dict[str, Any]) -> Made:
     rows = []
     for stage, runs in r["stages"].items():
         rows.append([f"{stage}, CPU-ms per clip", *(f"{run['cpu_ms_per_clip']:.2f}" for run in runs.values())])
-        rows.append([f"{stage}, peak memory, MB", *(f"{run['peak_mb']:.0f}" for run in runs.values())])
-    note = "Tiny media, a tiny model, synthetic vectors of 512: the book-keeping about the work."
+        held = (f"{run['peak_mb']:.0f} ({run.get('times_the_memory', 1):.2f})" for run in runs.values())
+        rows.append([f"{stage}, peak memory, MB", *held])
+    worker = ", ".join(f"{run['others_mb']:.0f}" for run in r["stages"]["prepare"].values())
+    note = f"In brackets: times the memory at {r['sizes'][0]:,} clips. The worker of prepare held {worker} MB. "
+    note += "Tiny media, a tiny model, synthetic vectors of 512: the book-keeping about the work."
     return ["clips", *(f"{n:,}" for n in r["sizes"])], rows, note
 
 
