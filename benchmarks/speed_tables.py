@@ -90,9 +90,11 @@ def feeding(r: dict[str, Any]) -> Made:
 def scaling(r: dict[str, Any]) -> Made:
     rows = []
     for stage, runs in r["stages"].items():
+        held = [run["peak_mb"] for run in runs.values()]
         rows.append([f"{stage}, CPU-ms per clip", *(f"{run['cpu_ms_per_clip']:.2f}" for run in runs.values())])
-        rows.append([f"{stage}, peak memory, MB", *(f"{run['peak_mb']:.0f}" for run in runs.values())])
-    note = "Tiny media, a tiny model, synthetic vectors of 512: the book-keeping about the work."
+        rows.append([f"{stage}, peak memory, MB", *(f"{mb:.0f} ({mb / held[0]:.2f})" for mb in held)])
+    note = f"In brackets: times the memory at {r['sizes'][0]:,} clips. "
+    note += "Tiny media, a tiny model, synthetic vectors of 512: the book-keeping about the work."
     return ["clips", *(f"{n:,}" for n in r["sizes"])], rows, note
 
 

@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tarfile
@@ -278,13 +279,15 @@ def test_two_runs_in_one_folder_are_refused(media, tmp_path):
     run.wait()
 
 
-def test_two_parts_merged_equal_one_run(media, whole, tmp_path):
+def test_two_parts_merged_equal_one_run(media, whole, tmp_path, monkeypatch):
     sources = find_sources(media)
     parts = [tmp_path / "one", tmp_path / "two"]
     for number, part in enumerate(parts, start=1):
         prepare(sources, part, workers=2, part=(number, 2), **SMALL)
     with pytest.raises(DataError, match="needs each of the 2 parts once"):
         merge(parts[:1], tmp_path / "merged")
+    assert len(PreparedIndex(whole)) > 3
+    monkeypatch.setattr("equiav.data.shards.MAPPED_ROWS", 3)  # the index is read in several portions
     summary = merge(parts, tmp_path / "merged")
     assert contents(tmp_path / "merged") == contents(whole)
     one, two = (json.loads((folder / "meta.json").read_text()) for folder in (tmp_path / "merged", whole))
@@ -531,7 +534,7 @@ def test_real_media_are_prepared_whole(shared, tmp_path):
                 assert kept == pytest.approx(whole, abs=0.3) or kept == pytest.approx(13, abs=0.1), column
 
 
-def test_clips_are_packed_and_come_back_as_they_were():
+def test_clips_are_kept_on_disk_and_come_back_as_they_were():
     def clip(name):
         return Clip(
             name, source=name, path=Path("/v") / f"{name}.mp4", start=1.5, seconds=2.0, labels=("a", "ü"), split="test",
@@ -544,8 +547,46 @@ def test_clips_are_packed_and_come_back_as_they_were():
     assert Clips(given)[1:3] == [given[1], given[2]]
     with pytest.raises(DataError, match="two sources are called '0'"):
         Clips([*given, Clip("0")])
-    tracemalloc.start()
-    many = Clips(clip(f"video {n:05d}") for n in range(1000))
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept / len(many) < 400  # bytes; as objects more than a thousand
+    odd = [Clip(name) for name in ("\udcff", "\U0001f600", "é", "z", "Z", "\uffff")]
+    assert [clip.id for clip in Clips(odd)] == sorted(clip.id for clip in odd)
+    with pytest.raises(IndexError):
+        Clips(given)[4]
+
+
+def test_sources_are_not_held_in_memory(tmp_path, monkeypatch):
+    """Finding files and comparing those of one size takes as much memory for 1,200 as for 200."""
+    monkeypatch.setattr(PREPARE, "COMPARED", 100)
+    # As many buffers of 1 MB are held as threads happen to read at once: not what is measured.
+    monkeypatch.setattr(PREPARE, "sha256", lambda path: hashlib.sha256(path.read_bytes()).hexdigest())
+    most = []
+    for count in (200, 1200):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        for number in range(count):
+            (folder / f"{number}.mp4").write_text(f"{number:04d}")
+        tracemalloc.start()
+        sources = find_sources(folder)
+        assert len(sources) == count
+        assert PREPARE._copies(sources, lambda line: None) == {}
+        most.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert most[1] - most[0] < 40 * 1000  # bytes; a path alone takes about 500
+
+
+def test_a_full_folder_for_temporary_files_is_one_line(monkeypatch):
+    def full(*_, **__):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(sqlite3, "connect", full)
+    with pytest.raises(DataError, match=r"no room for the list of sources .* \(database or disk is full\); see TMPDIR"):
+        Clips([])
+
+
+def test_folders_behind_links_are_not_searched(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/film.mp4").write_bytes(b"x")
+    (tmp_path / "a/folder.mp4").mkdir()
+    (tmp_path / "a/up").symlink_to(tmp_path)
+    (tmp_path / "linked.mp4").symlink_to("a/film.mp4")
+    (tmp_path / "gone.mp4").symlink_to("nowhere")
+    assert [clip.id for clip in find_sources(tmp_path)] == ["a/film.mp4", "linked.mp4"]

@@ -8,13 +8,14 @@ import json
 import math
 import os
 import shutil
+import sqlite3
 import stat
 import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module
 from itertools import chain
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from equiav import __version__
 from equiav.data.cutting import SHORT, SILENT, Channels, Cutter, Job, Need, Outcome, Settings, fragment_path, path_of
@@ -42,11 +42,11 @@ from equiav.data.shards import (
     read_skipped,
     read_sums,
 )
-from equiav.data.sources import Clips
+from equiav.data.sources import Clips, temporary_files
 from equiav.errors import DataError
 from equiav.io import Progress, locked, make_folder, replacing, sha256, write_json, write_whole
 from equiav.media import CLIP_SECONDS, CRASHED, FRAMES, Failure, Limits, Workers
-from equiav.types import Clip
+from equiav.types import SPLITS, Clip
 
 WORK, PLAN, JOURNAL = "work", "plan.json", "journal.jsonl"
 SHARD_BYTES = 256 << 20
@@ -205,44 +205,37 @@ def _plan(
 def _copies(sources: Sequence[Clip], progress: Callable[[str], None]) -> dict[int, str]:
     """Sources whose content is that of an earlier one, with its name. Only files of equal size are compared."""
 
-    def size(source: Clip) -> int:
+    def size(source: Clip) -> int | None:
         try:
             status = path_of(source).stat()
         except (OSError, ValueError):
-            return -1  # the worker will say why
+            return None  # the worker will say why
         # Reading a pipe or a device to compare it would never end.
-        return status.st_size if stat.S_ISREG(status.st_mode) else -1
+        return status.st_size if stat.S_ISREG(status.st_mode) else None
 
-    def digest(number: int) -> bytes:
+    def digest(path: Path) -> bytes | None:
         try:
-            return bytes.fromhex(sha256(path_of(sources[number])))
+            return bytes.fromhex(sha256(path))
         except OSError:
-            return bytes(32)  # unreadable: the worker will say why
+            return None  # unreadable: the worker will say why
 
-    # In columns of numbers: as objects, what is known of a million files would fill the memory.
-    facts = (x for source in sources for x in (size(source), source.start, source.seconds or -1))
-    known = np.fromiter(facts, np.float64, 3 * len(sources)).reshape(-1, 3)
-    first = _first_alike(known)
-    suspects = np.flatnonzero((np.bincount(first)[first] > 1) & (known[:, 0] >= 0))
-    if not len(suspects):
-        return {}
-    progress(f"comparing {len(suspects)} files of equal size")
-    content = np.zeros((len(suspects), 6), np.uint64)
-    content[:, 4:] = known[suspects, 1:].view(np.uint64)
-    with ThreadPoolExecutor(4) as threads:
+    # A database without a name is on disk: in memory, what is known of a million files would fill it.
+    with temporary_files(), closing(sqlite3.connect("")) as known, ThreadPoolExecutor(4) as threads:
+        known.execute("CREATE TABLE files (number INTEGER PRIMARY KEY, start, seconds, size, content)")
+        facts = ((n, source.start, source.seconds, size(source)) for n, source in enumerate(sources))
+        known.executemany("INSERT INTO files VALUES (?, ?, ?, ?, NULL)", facts)
+        alike = "SELECT number, {} OVER (PARTITION BY {}, start, seconds) AS found FROM files WHERE {} IS NOT NULL"
+        sizes = alike.format("count(*)", "size", "size")
+        suspects = array("q", (n for (n,) in known.execute(f"SELECT number FROM ({sizes}) WHERE found > 1 ORDER BY 1")))
+        if suspects:
+            progress(f"comparing {len(suspects)} files of equal size")
         for begin in range(0, len(suspects), COMPARED):
-            digests = b"".join(threads.map(digest, suspects[begin : begin + COMPARED].tolist()))
-            content[begin : begin + COMPARED, :4] = np.frombuffer(digests, np.uint64).reshape(-1, 4)
-    earliest = suspects[_first_alike(content)]
-    copies = (earliest != suspects) & content[:, :4].any(axis=1)
-    return {int(n): sources[original].id for n, original in zip(suspects[copies], earliest[copies], strict=True)}
-
-
-def _first_alike(table: NDArray[Any]) -> NDArray[np.int64]:
-    """For each row of a table, the first one equal to it."""
-    _, first, which = np.unique(table, axis=0, return_index=True, return_inverse=True)
-    alike: NDArray[np.int64] = first[which.reshape(-1)]
-    return alike
+            portion = suspects[begin : begin + COMPARED]
+            digests = threads.map(digest, [path_of(sources[n]) for n in portion])
+            known.executemany("UPDATE files SET content = ? WHERE number = ?", zip(digests, portion, strict=True))
+        first = alike.format("min(number)", "content", "content")
+        copies = known.execute(f"SELECT number, found FROM ({first}) WHERE number > found ORDER BY 1")
+        return {number: sources[original].id for number, original in copies}
 
 
 class Journal:
@@ -427,9 +420,17 @@ def _finish(
 ) -> Summary:
     """Writes the checksums, and meta.json, which comes last and says that the folder is whole."""
     written = PreparedIndex(out, verify=False)
+
+    def summed(column: str, k: int, splits: Sequence[int]) -> float:
+        return math.fsum(
+            value
+            for mapped, rows in written.portions()
+            for value in getattr(mapped, column)[rows, k][np.isin(mapped.split[rows], splits)]
+        )
+
     # Sums are exact, so the statistics depend neither on the order of the clips nor on how they were shared out.
-    train = np.flatnonzero(written.split == 0) if index.splits["train"] else np.arange(len(written))
-    total, squares, count = (math.fsum(written.statistics[train, k]) for k in range(3))
+    counted = [SPLITS.index("train")] if index.splits["train"] else range(len(SPLITS))
+    total, squares, count = (summed("statistics", k, counted) for k in range(3))
     mean = total / count if count else None
     std = math.sqrt(max(0.0, squares / count - mean * mean)) if mean is not None else None
     meta = {
@@ -438,7 +439,7 @@ def _finish(
         "modalities": list(settings.need),
         **{k: v for k, v in asdict(settings).items() if k != "need"},
         "clips": len(written),
-        "seconds": math.fsum(written.times[:, 1]),
+        "seconds": summed("times", 1, range(len(SPLITS))),
         "splits": dict(sorted((split, n) for split, n in index.splits.items() if n)),
         "sources": {"used": index.sources, "skipped": index.skipped},
         **({"kept": dict(kept)} if settings.published else {}),

@@ -14,6 +14,7 @@ import zlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -348,8 +349,7 @@ class PreparedIndex:
         self.folder = folder
         sums = read_sums(folder) if verify else None
         try:
-            self.members, self.shard, self.split, self.times, self.statistics = (self._load(n, sums) for n in NUMBERS)
-            self.texts = {name: (self._load(name, sums), self._load(f"{name}_ends", sums)) for name in TEXTS}
+            self._map(sums)
             self.shards = [self.text("shards", i) for i in range(len(self.texts["shards"][1]) - 1)]
             if len(self.shard) and not 0 <= self.shard.min() <= self.shard.max() < len(self.shards):
                 raise ValueError("a clip lies in a shard that has no name")
@@ -367,6 +367,10 @@ class PreparedIndex:
                 raise DataError(f"{folder / INDEX}: {name!r} is not the name of a shard; use another folder")
             if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
                 raise DataError(f"{path}: a shard must be a regular file, not a link, pipe or device")
+
+    def _map(self, sums: Mapping[str, str] | None) -> None:
+        self.members, self.shard, self.split, self.times, self.statistics = (self._load(n, sums) for n in NUMBERS)
+        self.texts = {name: (self._load(name, sums), self._load(f"{name}_ends", sums)) for name in TEXTS}
 
     def _load(self, name: str, sums: Mapping[str, str] | None) -> NDArray[Any]:
         path = self.folder / INDEX / f"{name}.npy"
@@ -419,15 +423,19 @@ class PreparedIndex:
             group=self.text("groups", row),
         )
 
+    def portions(self) -> Iterator[tuple[PreparedIndex, range]]:
+        """All rows, so many at a time, each time with columns mapped anew: pages that were read stay in memory."""
+        for begin in range(0, len(self), MAPPED_ROWS):
+            index = copy(self)
+            index._map(None)
+            yield index, range(begin, min(begin + MAPPED_ROWS, len(self)))
+
     def rows(self) -> Iterator[StoredClip]:
         """Everything, as it was written."""
-        index = self
-        for row in range(len(self)):
-            if row % MAPPED_ROWS == MAPPED_ROWS - 1:  # pages that were read stay in memory as long as they are mapped
-                index = PreparedIndex(self.folder, verify=False)
+        for index, row in ((index, row) for index, rows in self.portions() for row in rows):
             members = tuple((offset, size, crc) for offset, size, crc in index.members[row].tolist())
             total, squares, count = index.statistics[row].tolist()
-            yield StoredClip(index.clip(row), members, (total, squares, count), self.shards[self.shard[row]])
+            yield StoredClip(index.clip(row), members, (total, squares, count), self.shards[index.shard[row]])
 
 
 class ShardDataset(Dataset):

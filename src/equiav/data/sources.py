@@ -7,12 +7,12 @@ import json
 import math
 import os
 import pickle
+import sqlite3
 import sys
 import zlib
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, SupportsIndex, overload
 
@@ -30,31 +30,43 @@ IMAGE_SUFFIXES = frozenset({".bmp", ".jfif", ".jpeg", ".jpg", ".png", ".tif", ".
 COLUMNS = frozenset({"path", "name", "label", "labels", "split", "group", "start", "seconds", "fold", "boxes"})
 VALIDATION_SHARE = 0.1
 NONE: dict[str, Any] = {}  # one for all clips without further columns
+TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogatepass"}  # bytes that sort as the text does
 FIELDS = tuple(field.name for field in fields(Clip))
 MOST_SECONDS, MOST_FOLDS = 1e6, 10**6  # larger numbers in a list are mistakes
+
+
+@contextmanager
+def temporary_files() -> Iterator[None]:
+    """Errors of the folder for temporary files, where what is known of sources is kept, as one line."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise DataError(f"no room for the list of sources among temporary files ({error}); see TMPDIR") from error
 
 
 class Clips(Sequence[Clip]):
     """Clips sorted by id, which must be unique: the order in which they are stored.
 
-    They are kept packed, and made anew when asked for: as objects, most of which is their paths, those of a large
-    collection would be a good part of the memory of a preparation.
+    They are kept on disk, in a database without a name that goes with this object, and made anew when asked for: in
+    memory, those of a large collection would be a good part of what a preparation needs.
     """
 
     def __init__(self, clips: Iterable[Clip]) -> None:
-        self._packed, self._ends, ids = bytearray(), array("q", [0]), []
-        for clip in clips:
-            path = None if clip.path is None else str(clip.path)
-            self._packed += pickle.dumps([path if name == "path" else getattr(clip, name) for name in FIELDS])
-            self._ends.append(len(self._packed))
-            ids.append(clip.id)
-        self._order = array("q", sorted(range(len(ids)), key=ids.__getitem__))
-        for one, two in pairwise(self._order):
-            if ids[one] == ids[two]:
-                raise DataError(f"two sources are called {ids[one]!r}; give them different names")
+        with temporary_files():
+            self._rows = sqlite3.connect("", check_same_thread=False)
+            self._rows.execute("CREATE TABLE found (id, packed)")
+            self._rows.executemany("INSERT INTO found VALUES (?, ?)", map(_packed, clips))
+            self._rows.execute("CREATE TABLE clips AS SELECT id, packed FROM found ORDER BY id")
+            self._rows.execute("DROP TABLE found")
+            follows = "clips AS two ON two.rowid = one.rowid + 1"
+            same = f"SELECT one.id FROM clips AS one JOIN {follows} WHERE two.id = one.id"
+            twice = self._rows.execute(same).fetchone()
+            self._count = int(self._rows.execute("SELECT count(*) FROM clips").fetchone()[0])
+        if twice:
+            raise DataError(f"two sources are called {twice[0].decode(**TEXT)!r}; give them different names")
 
     def __len__(self) -> int:
-        return len(self._order)
+        return self._count
 
     @overload
     def __getitem__(self, place: SupportsIndex) -> Clip: ...
@@ -63,9 +75,17 @@ class Clips(Sequence[Clip]):
     def __getitem__(self, place: SupportsIndex | slice) -> Clip | list[Clip]:
         if isinstance(place, slice):
             return [self[i] for i in range(*place.indices(len(self)))]
-        number = self._order[place]
-        values = dict(zip(FIELDS, pickle.loads(self._packed[self._ends[number] : self._ends[number + 1]]), strict=True))
+        number = range(1, len(self) + 1)[place]
+        (packed,) = self._rows.execute("SELECT packed FROM clips WHERE rowid = ?", (number,)).fetchone()
+        values = dict(zip(FIELDS, pickle.loads(packed), strict=True))
         return Clip(**{**values, "path": None if values["path"] is None else Path(values["path"])})
+
+
+def _packed(clip: Clip) -> tuple[bytes, bytes]:
+    """The id, and all of the clip."""
+    path = None if clip.path is None else str(clip.path)
+    values = [path if name == "path" else getattr(clip, name) for name in FIELDS]
+    return clip.id.encode(**TEXT), pickle.dumps(values)
 
 
 def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> Clips:
@@ -77,7 +97,7 @@ def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> Clips:
     """
     if path.is_dir():
         # Pipes and devices are listed, never opened: they end up among what was skipped, with the reason.
-        found = (p for p in path.rglob("*") if p.suffix.lower() in suffixes and p.exists() and not p.is_dir())
+        found = (p for p in _below(path) if p.suffix.lower() in suffixes and p.exists() and not p.is_dir())
         clips = Clips(_of_file(p.relative_to(path).as_posix(), p) for p in found)
     elif not path.is_file():
         raise DataError(f"{path}: no such folder or list of media")
@@ -90,6 +110,18 @@ def find_sources(path: Path, *, suffixes: frozenset[str] = SUFFIXES) -> Clips:
     if not clips:
         raise DataError(f"{path} names no media; suffixes looked for are {' '.join(sorted(suffixes))}")
     return clips
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Whatever is in a folder and those in it, links not followed; `rglob` would remember every path it gave."""
+    folders = [folder]
+    while folders:
+        with suppress(PermissionError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                yield path
 
 
 def split_of(group: str, share: float = VALIDATION_SHARE) -> Split:
