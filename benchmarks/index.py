@@ -4,9 +4,9 @@
 
 An untrained micro model with the inputs of the recipe `pretrain/world` (hears 1.44 s) makes the vectors. Every command
 is a process of its own: on one core with one worker, then on two with two, in alternate turns; medians. What Python and
-torch need to start (the same command on the smallest video) is taken off and stated. Both indexes must hold the same entries; torch
-adds in another order on two threads, so their vectors agree to rounding, and the largest difference is stated. Seconds
-are by the clock; CPU seconds are those of all processes.
+torch need to start (the same command on the smallest video) is taken off and stated. Both indexes must hold the same
+entries; torch adds in another order on two threads, so their vectors agree to rounding, and the largest difference is
+stated. Seconds are by the clock; CPU seconds are those of all processes.
 """
 
 from __future__ import annotations

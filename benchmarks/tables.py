@@ -91,6 +91,11 @@ def scarce() -> str:
     return markdown(header, rows) + f"\n\n{note} {made}." if rows else "Not run yet."
 
 
+def hypotheses() -> str:
+    header, rows, note = ablation_tables.hypotheses()
+    return markdown(header, rows) + f"\n\n{note}"
+
+
 def paired(*records: dict[str, Any]) -> str:
     rows = []
     for r in records:
@@ -462,6 +467,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "retrieval": (("retrieval.json",), retrieval),
     "recipe_keys": ((), recipe_keys),  # from the code
     "scarce": ((), scarce),  # from results/ablation
+    "hypotheses": ((), hypotheses),
     "paired": (("class_paired.json", "av_mnist.json"), paired),
     "equivariance": (("equivariance_world.json",), equivariance),
     "equivariance_digits": (("equivariance_digits.json",), equivariance),
