@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
@@ -21,7 +21,7 @@ from equiav.types import Batch, DecodedClip, Modality
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
-LARGE = 10_000_000  # values of a picture
+BLOCK = 16  # pixels of a line that are scaled in one product: fewest operations where it shrinks to a third
 
 
 def decode(
@@ -53,25 +53,51 @@ def decode(
 def stacked(frames: Sequence[NDArray[np.uint8]]) -> UInt8[Tensor, "k 3 h w"]:
     """Frames as one tensor; those whose size changed on the way are cut to the smallest height and width."""
     height, width = min(f.shape[0] for f in frames), min(f.shape[1] for f in frames)
-    stack = np.stack([f[:height, :width] for f in frames])
-    return torch.from_numpy(stack).permute(0, 3, 1, 2).contiguous()
+    return torch.from_numpy(np.stack([f[:height, :width] for f in frames])).permute(0, 3, 1, 2)
 
 
-def square(frames: UInt8[Tensor, "n 3 h w"], side: int) -> UInt8[Tensor, "n 3 side side"]:
+def square(frames: UInt8[Tensor, "n c h w"], side: int) -> UInt8[Tensor, "n c side side"]:
     """Scaled so that the short side has `side` pixels (antialiased bicubic), then the middle."""
-    height, width = frames.shape[2:]
+    count, channels, height, width = frames.shape
     scale = side / min(height, width)
     size = (max(side, round(height * scale)), max(side, round(width * scale)))
     top, left = (size[0] - side) // 2, (size[1] - side) // 2
     if size == (height, width):
         return frames[..., top : top + side, left : left + side]
-    # Large ones channel by channel: the same in a third of the memory.
-    parts = torch.split(frames, 1, dim=1) if frames[0].numel() > LARGE else (frames,)
-    # Across first, as torch does it, and down only the columns that are kept.
-    across = (F.interpolate(p.float(), size=(height, size[1]), mode="bicubic", antialias=True) for p in parts)
-    kept = (x[..., left : left + side].contiguous() for x in across)
-    resized = [F.interpolate(x, size=(size[0], side), mode="bicubic", antialias=True) for x in kept]
-    return torch.cat(resized, dim=1)[..., top : top + side, :].round().clamp(0, 255).to(torch.uint8)
+    # Images as they lie in memory: of colours side by side (frames of videos), or a plane for each.
+    beside = channels if frames.stride(1) == 1 else 1
+    images = frames.reshape(-1, beside, height, width).permute(0, 2, 3, 1)
+    rows, columns = bicubic(height, size[0], top, side), bicubic(width, size[1], left, side)
+    first, last = columns[0][0].start, columns[-1][0].stop
+    # Only what the middle sees, down first; a block of rows after another, for large images are four times as large as
+    # floats.
+    down = [weights.to(images.device) @ images[:, seen, first:last].float().flatten(2) for seen, weights in rows]
+    lines = torch.cat(down, dim=1).unflatten(2, (-1, beside)).permute(0, 3, 1, 2).reshape(-1, last - first)
+    parts = [
+        lines[:, seen.start - first : seen.stop - first] @ weights.to(images.device).T for seen, weights in columns
+    ]
+    return torch.cat(parts, dim=1).view(count, channels, side, side).round_().clamp_(0, 255).to(torch.uint8)
+
+
+@lru_cache(maxsize=32)
+def bicubic(length: int, size: int, first: int, count: int) -> list[tuple[slice, Float[Tensor, "block seen"]]]:
+    """Scaling a line of `length` pixels to `size` as products with matrices, for `count` pixels from `first` on.
+
+    The cubic kernel (a = -0.5) is stretched where the line shrinks, as torch and Pillow do it. A block of pixels comes
+    with the slice of the line it sees and their weights: matrices that are narrow hold few zeros.
+    """
+    # In single precision, as torch computes them: the weights then differ by no more than rounding.
+    scale, found = torch.tensor(length / size), []
+    wide = scale.clamp(min=1.0)
+    for begin in range(first, first + count, BLOCK):
+        centres = scale * (torch.arange(begin, min(begin + BLOCK, first + count))[:, None] + 0.5)
+        ends = int(centres[0] - 2 * wide + 0.5), int(centres[-1] + 2 * wide + 0.5)
+        seen = slice(max(0, ends[0]), min(length, ends[1]))
+        x = ((torch.arange(seen.start, seen.stop) - centres + 0.5) / wide).abs()
+        near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
+        weights = torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
+        found.append((seen, weights / weights.sum(dim=1, keepdim=True)))
+    return found
 
 
 def to_float(frames: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
