@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -16,12 +15,12 @@ from torch import Tensor
 
 from equiav.errors import DataError, MediaError
 from equiav.media.clips import CLIP_SECONDS, FRAMES, NEITHER, SAMPLE_RATE, Cut, open_media, read_clips
+from equiav.media.scaling import bicubic, fitted
 from equiav.media.spectrogram import FilterBank, standardise
 from equiav.types import Batch, DecodedClip, Modality
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
-BLOCK = 16  # pixels of a line that are scaled in one product: fewest operations where it shrinks to a third
 
 
 def decode(
@@ -59,45 +58,22 @@ def stacked(frames: Sequence[NDArray[np.uint8]]) -> UInt8[Tensor, "k 3 h w"]:
 def square(frames: UInt8[Tensor, "n c h w"], side: int) -> UInt8[Tensor, "n c side side"]:
     """Scaled so that the short side has `side` pixels (antialiased bicubic), then the middle."""
     count, channels, height, width = frames.shape
-    scale = side / min(height, width)
-    size = (max(side, round(height * scale)), max(side, round(width * scale)))
-    top, left = (size[0] - side) // 2, (size[1] - side) // 2
+    size, (top, left) = fitted(height, width, side)
     if size == (height, width):
         return frames[..., top : top + side, left : left + side]
     # Images as they lie in memory: of colours side by side (frames of videos), or a plane for each.
     beside = channels if frames.stride(1) == 1 else 1
     images = frames.reshape(-1, beside, height, width).permute(0, 2, 3, 1)
-    rows, columns = bicubic(height, size[0], top, side), bicubic(width, size[1], left, side)
+    rows, columns = (
+        [(seen, torch.from_numpy(weights).to(frames.device)) for seen, weights in bicubic(*line, side)]
+        for line in ((height, size[0], top), (width, size[1], left))
+    )
     first, last = columns[0][0].start, columns[-1][0].stop
-    # Only what the middle sees, down first; a block of rows after another, for large images are four times as large as
-    # floats.
-    down = [weights.to(images.device) @ images[:, seen, first:last].float().flatten(2) for seen, weights in rows]
-    lines = torch.cat(down, dim=1).unflatten(2, (-1, beside)).permute(0, 3, 1, 2).reshape(-1, last - first)
-    parts = [
-        lines[:, seen.start - first : seen.stop - first] @ weights.to(images.device).T for seen, weights in columns
-    ]
-    return torch.cat(parts, dim=1).view(count, channels, side, side).round_().clamp_(0, 255).to(torch.uint8)
-
-
-@lru_cache(maxsize=32)
-def bicubic(length: int, size: int, first: int, count: int) -> list[tuple[slice, Float[Tensor, "block seen"]]]:
-    """Scaling a line of `length` pixels to `size` as products with matrices, for `count` pixels from `first` on.
-
-    The cubic kernel (a = -0.5) is stretched where the line shrinks, as torch and Pillow do it. A block of pixels comes
-    with the slice of the line it sees and their weights: matrices that are narrow hold few zeros.
-    """
-    # In single precision, as torch computes them: the weights then differ by no more than rounding.
-    scale, found = torch.tensor(length / size), []
-    wide = scale.clamp(min=1.0)
-    for begin in range(first, first + count, BLOCK):
-        centres = scale * (torch.arange(begin, min(begin + BLOCK, first + count))[:, None] + 0.5)
-        ends = int(centres[0] - 2 * wide + 0.5), int(centres[-1] + 2 * wide + 0.5)
-        seen = slice(max(0, ends[0]), min(length, ends[1]))
-        x = ((torch.arange(seen.start, seen.stop) - centres + 0.5) / wide).abs()
-        near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
-        weights = torch.where(x < 1, near, torch.where(x < 2, far, 0.0))
-        found.append((seen, weights / weights.sum(dim=1, keepdim=True)))
-    return found
+    # Only what the middle sees; down first, a band of rows after another, as floats take four times the memory.
+    down = [weights @ images[:, seen, first:last].float().flatten(2) for seen, weights in rows]
+    lines = torch.cat(down, dim=1).view(len(images), side, -1, beside).permute(0, 3, 1, 2).reshape(-1, last - first)
+    across = [lines[:, seen.start - first : seen.stop - first] @ weights.T for seen, weights in columns]
+    return torch.cat(across, dim=1).view(count, channels, side, side).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def to_float(frames: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
