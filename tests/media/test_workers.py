@@ -1,5 +1,6 @@
 """Processes that may be killed: streams, time that is short while others wait, and files decoded in them."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -118,10 +119,35 @@ def test_commands_that_show_a_file_decode_it_elsewhere(film, tmp_path, monkeypat
     assert str(result.exception) == f"{film}: took too long"
 
 
-def test_decoding_needs_no_torch():
-    """Or every process would take two seconds to start, and 150 MB."""
-    code = "import sys, equiav.media; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+IN_A_WORKER = """
+import os, resource, sys
+from pathlib import Path
+from equiav.media import Limits, Workers, read_pieces
+
+def work(film):
+    for turn in range(6):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        count = len(list(read_pieces(film, size=48, limits=Limits(), rate=16000, seconds=1.0)))
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    return count, "torch" in sys.modules, len(os.listdir("/proc/self/task")), faults
+
+if __name__ == "__main__":
+    with Workers(1) as workers:
+        print(*workers.call(work, Path(sys.argv[1])), os.environ.get("OMP_NUM_THREADS"))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads and page faults")
+def test_a_worker_of_an_index_is_cheap(tmp_path):
+    """Torch would take it two seconds to start and 150 MB, threads the cores of others, memory each time anew."""
+    (tmp_path / "use.py").write_text(IN_A_WORKER)
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("NUM_THREADS")}
+    film = write_media(tmp_path / "a.mp4", seconds=5, size=(426, 240))
+    command = [sys.executable, str(tmp_path / "use.py"), str(film)]
+    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout.split()
+    assert said[:3] == ["6", "False", "1"]
+    assert int(said[3]) < 2000  # a window takes 500 and more where nothing is kept
+    assert said[4] == "None"  # and the process that has workers computes as before
 
 
 def test_a_name_with_a_pattern_is_one_file(tmp_path):

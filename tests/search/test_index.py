@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +320,21 @@ def test_thumbnails_come_and_go(tmp_path):
     assert index.folder in hit.thumbnail.parents
     index.remove(["../a b/ö"])
     assert not hit.thumbnail.exists()
+
+
+def test_thumbnails_are_on_the_disk_before_their_entries(tmp_path, monkeypatch):
+    """And so are the names of their folders, each asked for once."""
+    index = equiav.Index.create(tmp_path / "index", random_model())
+    done = []
+    monkeypatch.setattr(sys.modules["equiav.search.index"], "sync_path", done.append)
+    monkeypatch.setattr(index.store, "add", lambda entries: done.append("entries"))
+    picture = np.zeros((4, 6, 3), np.uint8)
+    index.add([replace(entry, picture=picture) for entry in entries(40)], made_by=DIGEST)
+    thumbnails = sorted((index.folder / "thumbnails").rglob("*.jpg"))
+    folders = [index.folder, index.folder / "thumbnails", *{place.parent for place in thumbnails}]
+    assert len(thumbnails) == 40
+    assert sorted(done[:-1]) == sorted([*thumbnails, *folders])
+    assert done[-1] == "entries"
 
 
 def test_places_that_hold_no_index(tmp_path):

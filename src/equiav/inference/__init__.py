@@ -1,6 +1,6 @@
 """Trained models for use: load_model, Embedder; imports nothing of training."""
 
-from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError, Window, audible, joint
+from equiav.inference.embedder import Embedded, Embedder, EmbeddingError, ItemError, Window, joint
 from equiav.inference.items import Picture, Sound, Video, frames_of, resampled, waveform_of
 from equiav.inference.model import (
     Banks,
@@ -11,7 +11,7 @@ from equiav.inference.model import (
     load_model,
     with_banks,
 )
-from equiav.media import PICTURES, excerpt
+from equiav.media import PICTURES, audible, excerpt
 
 __all__ = [
     "PICTURES",

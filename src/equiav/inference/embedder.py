@@ -28,6 +28,7 @@ from equiav.media import (
     Excerpt,
     Limits,
     Workers,
+    audible,
     decoded_in,
     excerpt,
     read_windows,
@@ -36,8 +37,6 @@ from equiav.media import (
     streamed_in,
 )
 from equiav.types import AUDIO, VISUAL
-
-SILENCE = 10 ** (-60 / 20)  # peak of full scale, as in `prepare`
 
 Errors = Literal["raise", "collect"]
 Shown = tuple[Tensor | None, Tensor | None]  # of one item: spectrograms (n, 1, T, F), frames (K, 3, H, W)
@@ -300,14 +299,6 @@ class Embedder:
             parts = iter(torch.split(torch.cat(rows), [len(x) for x in there]) if there else ())
             found.append([None if x is None else joint(*next(parts).numpy()) for x in stacks])
         return list(zip(*found, strict=True))
-
-
-def audible(sound: NDArray[np.int16] | None, rate: int) -> bool:
-    """Is there sound enough to embed: half a second that is not silence?"""
-    if sound is None or len(sound) < LEAST_SECONDS * rate:
-        return False
-    wave = sound.astype(np.float32) / 32768
-    return float(np.abs(wave - wave.mean()).max()) >= SILENCE
 
 
 def joint(*vectors: Vector) -> Vector:

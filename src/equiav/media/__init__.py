@@ -27,7 +27,9 @@ from equiav.media.clips import (
     usable_span,
 )
 from equiav.media.container import PICTURES, SAMPLE_RATES, Limits, read_image
-from equiav.media.workers import CRASHED, Failure, Workers, decoded_in, streamed_in, tick
+from equiav.media.pieces import Piece, audible, read_pieces, thumbnail
+from equiav.media.scaling import square_frames
+from equiav.media.workers import CRASHED, Failure, Workers, decoded_in, keep_memory, streamed_in, tick
 from equiav.media.writing import write_video
 
 if TYPE_CHECKING:
@@ -67,8 +69,10 @@ __all__ = [
     "Inputs",
     "Limits",
     "MediaInfo",
+    "Piece",
     "SpectrogramInput",
     "Workers",
+    "audible",
     "check_start",
     "common_span",
     "cuts",
@@ -78,6 +82,7 @@ __all__ = [
     "encoder_inputs",
     "excerpt",
     "frame_times",
+    "keep_memory",
     "mel_bank",
     "normalise",
     "open_media",
@@ -86,11 +91,14 @@ __all__ = [
     "read_audio",
     "read_clips",
     "read_image",
+    "read_pieces",
     "read_windows",
     "square",
+    "square_frames",
     "stacked",
     "standardise",
     "streamed_in",
+    "thumbnail",
     "tick",
     "to_float",
     "usable_span",

@@ -240,8 +240,8 @@ class VideoReader:
         # One scaler for all frames, on this thread: frame.reformat would prepare a new one, with threads, for each.
         how: dict[str, Any] = {"format": "rgb24", "interpolation": "BICUBIC" if grows else "AREA", "threads": 1}
         rgb = self.scaler.reformat(frame, *size, **how).to_ndarray()
-        turned = np.rot90(rgb, round(frame.rotation / 90) % 4)
-        return np.ascontiguousarray(turned)
+        turns = round(frame.rotation / 90) % 4
+        return np.ascontiguousarray(np.rot90(rgb, turns) if turns else rgb)
 
 
 def frame_rate(stream: Any) -> Fraction | None:

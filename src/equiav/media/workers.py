@@ -34,8 +34,10 @@ CRASHED, SLOW, TOO_LARGE = "decoder crashed", "took too long", "took too much me
 START_SECONDS = 120.0
 PATIENCE = 1.5 * Limits().wall + 5  # decoding counts its own time, and should notice first
 MEMORY = 4 << 30
+KEPT = 31 << 20  # bytes; of larger ones it learns nothing
 LOOK_SECONDS = 0.25  # how often the time of a job is looked at
 
+_START = threading.Lock()  # the environment is everybody's
 _tick: Callable[[], None] = lambda: None  # noqa: E731 - replaced in worker processes
 
 
@@ -217,7 +219,8 @@ class _Worker:
     def __init__(self, context: Any, memory: int, niceness: int) -> None:
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, memory, niceness), daemon=True)
-        self.process.start()
+        with _START, _one_thread():
+            self.process.start()
         theirs.close()
 
     def ask(
@@ -245,16 +248,31 @@ class _Worker:
             return "crash", None
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """What is started meanwhile computes with one thread: numpy and torch look when they are imported, then no more."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
 def _serve(connection: Connection, memory: int, niceness: int) -> None:
     """The life of a worker: ends when its parent does."""
     global _tick
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
-    os.environ["OMP_NUM_THREADS"] = "1"  # for a job that needs torch
+    os.environ["OMP_NUM_THREADS"] = "1"  # for a job that needs torch, where somebody else had started the server
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
     if niceness and hasattr(os, "nice"):
         os.nice(niceness)
     _limit_memory(memory)
+    keep_memory()
     _tick = lambda: _send(connection, ("tick", None))  # noqa: E731
     try:
         _send(connection, ("ready", None))
@@ -328,6 +346,11 @@ def _receive(connection: Connection) -> tuple[str, Any]:
             rest = rest[count:]
     message: tuple[str, Any] = pickle.loads(content, buffers=buffers)
     return message
+
+
+def keep_memory() -> None:
+    """Frees a large block: glibc then keeps blocks up to that size, before it hands each back and has it cleared."""
+    bytearray(KEPT)
 
 
 def _limit_memory(memory: int) -> None:

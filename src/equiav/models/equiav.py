@@ -150,4 +150,7 @@ class EquiAV(BranchedModel[Branch]):
             return self[modality].inter_pooled(h)
         if bank is None:
             raise ValueError("the centroid needs a bank of augmentation vectors")
-        return self[modality].inter_centroid(h, bank[None])
+        branch = self[modality]
+        if not hasattr(branch.u, "centroid"):
+            return branch.inter_centroid(h, bank[None])
+        return branch.g_inter(branch.u.centroid(h, bank[None]))  # type: ignore[no-any-return, operator]

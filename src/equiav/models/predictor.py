@@ -73,11 +73,21 @@ class AttentionPredictor(nn.Module):
 
     def forward(self, h: Tokens, t: Vectors) -> Predicted:
         """h_hat = u(h, t) for each of the S vectors."""
+        x = self._attended(h, t)
+        return x + self.mlp(self.norm(x))  # type: ignore[no-any-return]  # FFN with norm and residual
+
+    def centroid(self, h: Tokens, t: Vectors) -> Float[Tensor, "batch width"]:
+        """The mean of h_hat over the vectors, Eq. (12), for less: the last layer is linear, and acts on the mean."""
+        x = self._attended(h, t)
+        hidden = F.gelu(self.mlp.fc1(self.norm(x))).mean(dim=1)
+        return x.mean(dim=1) + self.mlp.fc2(hidden)  # type: ignore[no-any-return]
+
+    def _attended(self, h: Tokens, t: Vectors) -> Predicted:
         check_vectors(t, h.shape[0], self.d_t)
         q, k, v = self.query(t).expand(h.shape[0], -1, -1, -1), self._split(self.to_k(h)), self._split(self.to_v(h))
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)  # Eq. (5)
-        x = self.to_out(mixed) + h.mean(dim=1, keepdim=True)  # MHA(f_t(t), h, h) + MeanPool(h), Eq. (4)
-        return x + self.mlp(self.norm(x))  # type: ignore[no-any-return]  # FFN with norm and residual
+        # MHA(f_t(t), h, h) + MeanPool(h), Eq. (4)
+        return self.to_out(mixed) + h.mean(dim=1, keepdim=True)  # type: ignore[no-any-return]
 
     def attention(self, h: Tokens, t: Vectors) -> Float[Tensor, "batch heads S tokens"]:
         """The weights with which each vector looks at the tokens: for pictures, not for training."""

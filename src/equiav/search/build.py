@@ -7,7 +7,6 @@ vectors are made in this process. A file that crashes its decoder, hangs or asks
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import logging
 import os
@@ -24,15 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from equiav.data import META, SKIPPED, SPLITS, SUFFIXES, ShardDataset, cell, find_sources, key_of, read_skipped
 from equiav.errors import DataError, EquiAVError, MediaError
-from equiav.inference import PICTURES, Embedder, audible, resampled
+from equiav.inference import PICTURES, Embedder, resampled
 from equiav.io import duration, sha256, write_whole
-from equiav.media import HOP_SECONDS, Limits, Workers, read_image, read_windows, square, stacked, streamed_in, tick
+from equiav.media import HOP_SECONDS, Limits, Piece, Workers, keep_memory, read_pieces, streamed_in
 from equiav.search.database import DATABASE, STATE
-from equiav.search.index import INDEX, THUMBNAILS, Index, jpeg
+from equiav.search.index import INDEX, THUMBNAILS, Index
 from equiav.search.records import FILE, PREPARED, Entry, Progress
 from equiav.types import Clip
 
@@ -44,9 +42,6 @@ PROGRESS_SECONDS = 2.0
 EMBEDDED = 4  # files that are embedded at a time
 AHEAD = 8  # files per worker process that may be done before their turn has come
 
-# A stretch of a file as a worker process gives it: start, end, audible sound, frames (K, 3, H, W) of the model's size,
-# thumbnail.
-Piece = tuple[float, float, NDArray[np.int16] | None, NDArray[np.uint8] | None, bytes | None]
 Skipped = tuple[str, str, str]  # source, start (empty: all of it), reason
 Filled = tuple[str, list[Entry], list[Skipped]]  # a file, and what became of it
 
@@ -112,8 +107,9 @@ def index_folder(
         "seconds": seconds or embedder.seconds, "overlap": overlap, "rate": embedder.rate, "limits": limits,
         "most": config.audio.frames * HOP_SECONDS, "size": config.visual.size,
     }  # fmt: skip
+    keep_memory()
     count = workers or os.cpu_count() or 1
-    pool = Workers(count, patience=1.5 * limits.wall + 5, preload=(__name__,))
+    pool = Workers(count, patience=1.5 * limits.wall + 5)
     # A small model leaves cores idle however many threads it has: some files are embedded side by side, and the threads
     # are shared out among them.
     beside = min(count, EMBEDDED) if embedder.model.device.type == "cpu" else 1
@@ -155,32 +151,6 @@ def _shared_cores(shares: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(cores)
-
-
-def read_pieces(path: Path, *, size: int, limits: Limits, rate: int, **how: Any) -> Iterator[Piece | str]:
-    """What a worker process does with a file: first what tells whether it has changed, then its windows."""
-    try:
-        if not path.is_file():
-            raise MediaError(path, "not a regular file" if path.exists() else "no such file")
-        status, digest = path.stat(), hashlib.sha256()
-        with path.open("rb") as file:
-            while portion := file.read(1 << 20):
-                digest.update(portion)
-                tick()  # however slow the disk is
-        yield f"{status.st_size} {status.st_mtime_ns} {digest.hexdigest()}"
-        if path.suffix.lower() in PICTURES:
-            picture = read_image(path, limits=limits)
-            yield 0.0, 0.0, None, square(stacked((picture,)), size).numpy(), jpeg(picture)
-            return
-        for piece in read_windows(path, rate=rate, limits=limits, **how):
-            sound = piece.waveform if audible(piece.waveform, rate) else None
-            frames = square(stacked(piece.frames), size).numpy() if piece.frames else None
-            middle = jpeg(piece.frames[len(piece.frames) // 2]) if piece.frames else None
-            yield round(piece.cut.start, 6), round(piece.cut.stop, 6), sound, frames, middle
-    except (ArithmeticError, LookupError, ValueError, TypeError) as error:
-        # A file nobody foresaw must not end a run over thousands; the log keeps what is needed to mend it.
-        logger.warning("%s: %r", path, error, exc_info=True)
-        raise MediaError(path, f"cannot be read ({type(error).__name__}: {error})") from error
 
 
 def _changed(clip: Clip) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import logging
 import os
@@ -14,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from equiav.checkpoint import same_model
 from equiav.errors import DataError, EquiAVError
 from equiav.hub import on_hub
 from equiav.inference import Embedder, LoadedModel, Picture, Sound, Video, joint
-from equiav.io import SUMS, check_sums, write_json, write_whole
+from equiav.io import SUMS, check_sums, sync_path, write_json, write_whole
+from equiav.media import thumbnail
 from equiav.search.database import REMEDY
 from equiav.search.milvus import MilvusStore, is_file, same_store
 from equiav.search.records import PREPARED, SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
@@ -154,11 +152,17 @@ class Index:
         known = self.store.known([entry.clip.id for entry in entries])
         new = list({entry.clip.id: entry for entry in entries if entry.clip.id not in known}.values())
         if new:
+            places = []
             for entry in new:
                 if entry.picture is not None:
-                    content = entry.picture if isinstance(entry.picture, bytes) else jpeg(entry.picture)
+                    content = entry.picture if isinstance(entry.picture, bytes) else thumbnail(entry.picture)
                     checked = content + MARK + hashlib.sha256(content).digest()
-                    write_whole(self._thumbnail(entry.clip.id), checked)
+                    places.append(self._thumbnail(entry.clip.id))
+                    write_whole(places[-1], checked, sync=False)
+            # All on the disk before the entries are, and folders once: nobody asks for a picture without an entry.
+            folders = {folder for place in places for folder in (place.parent, place.parents[1], self.folder)}
+            for path in (*places, *folders):
+                sync_path(path)
             self.store.add(new)
         return len(new)
 
@@ -350,15 +354,6 @@ def ask(
     ((kind, item),) = given.items()
     vector: Vector = getattr(embedder, kind)(item, start=start)
     return Query(vector, {"audio": "audio", "image": "visual"}.get(kind), embedder.digest)
-
-
-def jpeg(picture: NDArray[np.uint8], height: int = 256) -> bytes:
-    """An image (H, W, 3) as a small JPEG file."""
-    image = Image.fromarray(picture)
-    image.thumbnail((2 * height, height))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=80)
-    return buffer.getvalue()
 
 
 def check_side(name: str) -> None:

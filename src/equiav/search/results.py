@@ -14,8 +14,7 @@ from equiav.data import ShardDataset, flac, read_flac
 from equiav.errors import EquiAVError
 from equiav.inference import frames_of
 from equiav.io import write_whole
-from equiav.media import CLIP_SECONDS, SAMPLE_RATE, Workers, decoded_in, excerpt
-from equiav.search.index import jpeg
+from equiav.media import CLIP_SECONDS, SAMPLE_RATE, Workers, decoded_in, excerpt, thumbnail
 from equiav.search.records import PREPARED, Hit
 from equiav.types import Clip
 
@@ -89,7 +88,7 @@ def write_results(
     asked: dict[str, Any] = {"image": None, "audio": None}
     if query is not None and kind == "image":
         frames = frames_of(query, start=start, seconds=CLIP_SECONDS, workers=workers)
-        asked["image"] = jpeg(frames[0].permute(1, 2, 0).numpy())
+        asked["image"] = thumbnail(frames[0].permute(1, 2, 0).numpy())
     elif query is not None:
         asked["audio"] = _flac(Clip("", path=query, start=start, seconds=CLIP_SECONDS), workers)
     cards = [
