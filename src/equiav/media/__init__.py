@@ -28,6 +28,7 @@ from equiav.media.clips import (
 )
 from equiav.media.container import PICTURES, SAMPLE_RATES, Limits, read_image
 from equiav.media.pieces import Piece, audible, read_pieces, thumbnail
+from equiav.media.scaling import square_frames
 from equiav.media.workers import CRASHED, Failure, Workers, decoded_in, keep_memory, streamed_in, tick
 from equiav.media.writing import write_video
 
@@ -93,6 +94,7 @@ __all__ = [
     "read_pieces",
     "read_windows",
     "square",
+    "square_frames",
     "stacked",
     "standardise",
     "streamed_in",

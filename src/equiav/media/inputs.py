@@ -15,7 +15,7 @@ from torch import Tensor
 
 from equiav.errors import DataError, MediaError
 from equiav.media.clips import CLIP_SECONDS, FRAMES, NEITHER, SAMPLE_RATE, Cut, open_media, read_clips
-from equiav.media.scaling import cropped, square_frames
+from equiav.media.scaling import bicubic, fitted
 from equiav.media.spectrogram import FilterBank, standardise
 from equiav.types import Batch, DecodedClip, Modality
 
@@ -51,13 +51,29 @@ def decode(
 
 def stacked(frames: Sequence[NDArray[np.uint8]]) -> UInt8[Tensor, "k 3 h w"]:
     """Frames as one tensor; those whose size changed on the way are cut to the smallest height and width."""
-    return torch.from_numpy(cropped(frames)).permute(0, 3, 1, 2)
+    height, width = min(f.shape[0] for f in frames), min(f.shape[1] for f in frames)
+    return torch.from_numpy(np.stack([f[:height, :width] for f in frames])).permute(0, 3, 1, 2)
 
 
 def square(frames: UInt8[Tensor, "n c h w"], side: int) -> UInt8[Tensor, "n c side side"]:
     """Scaled so that the short side has `side` pixels (antialiased bicubic), then the middle."""
-    images = frames.permute(0, 2, 3, 1).cpu().numpy()
-    return torch.from_numpy(square_frames(images, side)).to(frames.device)
+    count, channels, height, width = frames.shape
+    size, (top, left) = fitted(height, width, side)
+    if size == (height, width):
+        return frames[..., top : top + side, left : left + side]
+    # Images as they lie in memory: of colours side by side (frames of videos), or a plane for each.
+    beside = channels if frames.stride(1) == 1 else 1
+    images = frames.reshape(-1, beside, height, width).permute(0, 2, 3, 1)
+    rows, columns = (
+        [(seen, torch.from_numpy(weights).to(frames.device)) for seen, weights in bicubic(*line, side)]
+        for line in ((height, size[0], top), (width, size[1], left))
+    )
+    first, last = columns[0][0].start, columns[-1][0].stop
+    # Only what the middle sees; down first, a band of rows after another, as floats take four times the memory.
+    down = [weights @ images[:, seen, first:last].float().flatten(2) for seen, weights in rows]
+    lines = torch.cat(down, dim=1).view(len(images), side, -1, beside).permute(0, 3, 1, 2).reshape(-1, last - first)
+    across = [lines[:, seen.start - first : seen.stop - first] @ weights.T for seen, weights in columns]
+    return torch.cat(across, dim=1).view(count, channels, side, side).round_().clamp_(0, 255).to(torch.uint8)
 
 
 def to_float(frames: UInt8[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:

@@ -19,7 +19,7 @@ from PIL import Image
 from equiav.errors import MediaError
 from equiav.media.clips import LEAST_SECONDS, read_windows
 from equiav.media.container import PICTURES, Limits, read_image
-from equiav.media.scaling import cropped, square_frames
+from equiav.media.scaling import square_frames
 from equiav.media.workers import tick
 
 logger = logging.getLogger(__name__)
@@ -43,11 +43,11 @@ def read_pieces(path: Path, *, size: int, limits: Limits, rate: int, **how: Any)
         yield f"{status.st_size} {status.st_mtime_ns} {digest.hexdigest()}"
         if path.suffix.lower() in PICTURES:
             picture = read_image(path, limits=limits)
-            yield 0.0, 0.0, None, square_frames(picture[None], size), thumbnail(picture)
+            yield 0.0, 0.0, None, square_frames((picture,), size), thumbnail(picture)
             return
         for piece in read_windows(path, rate=rate, limits=limits, **how):
             sound = piece.waveform if audible(piece.waveform, rate) else None
-            frames = square_frames(cropped(piece.frames), size) if piece.frames else None
+            frames = square_frames(piece.frames, size) if piece.frames else None
             middle = thumbnail(piece.frames[len(piece.frames) // 2]) if piece.frames else None
             yield round(piece.cut.start, 6), round(piece.cut.stop, 6), sound, frames, middle
     except (ArithmeticError, LookupError, ValueError, TypeError) as error:

@@ -13,6 +13,13 @@ BLOCK = 16  # pixels of a line that are scaled in one product: fewest operations
 Weights = tuple[slice, NDArray[np.float32]]  # what a block of pixels sees of a line, and how much (pixels, seen)
 
 
+def fitted(height: int, width: int, side: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Size of an image whose short side is scaled to `side` pixels, and where the square in its middle begins."""
+    scale = side / min(height, width)
+    size = max(side, round(height * scale)), max(side, round(width * scale))
+    return size, ((size[0] - side) // 2, (size[1] - side) // 2)
+
+
 @lru_cache(maxsize=32)
 def bicubic(length: int, size: int, first: int, count: int) -> tuple[Weights, ...]:
     """Scales a line of `length` pixels to `size` of them, of which `count` from `first` on are wanted.
@@ -34,27 +41,18 @@ def bicubic(length: int, size: int, first: int, count: int) -> tuple[Weights, ..
     return tuple(found)
 
 
-def square_frames(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Images (n, H, W, c) scaled so that the short side has `side` pixels, then the middle: (n, c, side, side)."""
-    count, height, width, channels = images.shape
-    scale = side / min(height, width)
-    size = max(side, round(height * scale)), max(side, round(width * scale))
-    top, left = (size[0] - side) // 2, (size[1] - side) // 2
+def square_frames(frames: Sequence[NDArray[np.uint8]], side: int) -> NDArray[np.uint8]:
+    """Frames (H, W, 3) as `square(stacked(frames), side)` gives them, for processes without torch."""
+    count, height, width = len(frames), min(f.shape[0] for f in frames), min(f.shape[1] for f in frames)
+    images = np.stack([f[:height, :width] for f in frames])
+    size, (top, left) = fitted(height, width, side)
     if size == (height, width):
         return np.ascontiguousarray(images[:, top : top + side, left : left + side].transpose(0, 3, 1, 2))
     rows, columns = bicubic(height, size[0], top, side), bicubic(width, size[1], left, side)
     first, last = columns[0][0].start, columns[-1][0].stop
-    # Only what the middle sees; down first, a band of rows after another, as floats take four times the memory.
-    bands = (np.ascontiguousarray(images[:, seen, first:last], np.float32).reshape(count, seen.stop - seen.start, -1)
-             for seen, _ in rows)  # fmt: skip
+    bands = (images[:, seen, first:last].astype(np.float32).reshape(count, -1, 3 * (last - first)) for seen, _ in rows)
     down = np.concatenate([weights @ band for (_, weights), band in zip(rows, bands, strict=True)], axis=1)
-    lines = down.reshape(count, side, -1, channels).transpose(0, 3, 1, 2).reshape(-1, last - first)
+    lines = down.reshape(count, side, -1, 3).transpose(0, 3, 1, 2).reshape(-1, last - first)
     across = [lines[:, seen.start - first : seen.stop - first] @ weights.T for seen, weights in columns]
-    whole = np.concatenate(across, axis=1).reshape(count, channels, side, side)
+    whole = np.concatenate(across, axis=1).reshape(count, 3, side, side)
     return np.clip(np.rint(whole, out=whole), 0, 255, out=whole).astype(np.uint8)
-
-
-def cropped(frames: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Frames (H, W, 3) as one array; those whose size changed on the way are cut to the smallest height and width."""
-    height, width = min(f.shape[0] for f in frames), min(f.shape[1] for f in frames)
-    return np.stack([f[:height, :width] for f in frames])
