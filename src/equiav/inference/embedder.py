@@ -32,7 +32,7 @@ from equiav.media import (
     decoded_in,
     excerpt,
     read_windows,
-    square,
+    square_frames,
     stacked,
     streamed_in,
 )
@@ -276,7 +276,8 @@ class Embedder:
         return found
 
     def _square(self, frames: Tensor) -> Tensor:
-        return square(frames, self.model.config.visual.size)
+        images = list(frames.permute(0, 2, 3, 1).numpy())  # scaled as worker processes do it, to the bit
+        return torch.from_numpy(square_frames(images, self.model.config.visual.size))
 
     def _joined(self, shown: Sequence[Shown]) -> list[Vector]:
         """Per item the direction of the sum of what it has."""

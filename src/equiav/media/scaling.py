@@ -42,7 +42,7 @@ def bicubic(length: int, size: int, first: int, count: int) -> tuple[Weights, ..
 
 
 def square_frames(frames: Sequence[NDArray[np.uint8]], side: int) -> NDArray[np.uint8]:
-    """Frames (H, W, 3) as `square(stacked(frames), side)` gives them, for processes without torch."""
+    """Frames (H, W, 3) as `square(stacked(frames), side)` gives them but for rounding, in a quarter of the time."""
     count, height, width = len(frames), min(f.shape[0] for f in frames), min(f.shape[1] for f in frames)
     images = np.stack([f[:height, :width] for f in frames])
     size, (top, left) = fitted(height, width, side)
