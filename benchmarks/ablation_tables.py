@@ -71,16 +71,13 @@ def hypotheses() -> tuple[list[str], list[list[str]], str]:
 
 
 def scarce() -> tuple[list[str], list[list[str]], str, list[dict[str, Any]]]:
-    """Header, rows, what is said below, and the records behind it.
-
-    Rows are EquiAV and those that trained for as much CPU time.
-    """
+    """Header, rows, what is said below, and the records behind it."""
     table = load_table(ROOT / "configs/ablation/scarce.yaml")
     found = collect(table, "world", Folders(ROOT / "results/ablation", ROOT / "runs/ablation"))
     columns = [next(column for column in table.columns if column.name == wanted) for wanted in COLUMNS]
     reference = table.row(table.reference or "")
-    equal = [row for row in table.rows if row.name.endswith("(equal CPU time)") and found.seeds(row)]
-    main = [reference, *equal] if equal else []
+    run = [row for row in table.rows if found.seeds(row)]
+    main = [reference, *(row for row in run if row is not reference)] if reference in run else []
     rows = [[row.name, *(_cell(found, row, reference, column) for column in columns)] for row in main]
     counts = sorted({found.seeds(row) for row in main})
     note = (
