@@ -300,7 +300,8 @@ def localisation(r: dict[str, Any]) -> str:
     header = ["seed", "held-out scenes", "points into the box, %: own audio", "another scene's audio", "centre prior"]
     header += ["own above other (95 %)", "area-adaptive IoU, %: own", "another's", "centre"]
     method = next(iter(r["seeds"].values()))["method"]
-    return markdown(header, rows) + f"\n\nThe demo's recipe at that commit, method {method}, test scenes of the world. {origin(r)}."
+    said = f"The demo's recipe at that commit, method {method}, test scenes of the world. {origin(r)}."
+    return f"{markdown(header, rows)}\n\n{said}"
 
 
 def methods(r: dict[str, Any]) -> str:
