@@ -451,6 +451,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "memory": (("memory.json",), about_speed(speed_tables.memory)),
     "small_step": (("small_step.json",), about_speed(speed_tables.small_step)),
     "token_speed": (("token_dropping.json",), about_speed(speed_tables.token_speed)),
+    "token_cost": (("token_dropping_world.json",), about_speed(speed_tables.token_cost)),
     "token_store": (("token_store.json",), about_speed(speed_tables.token_store)),
     "feeding": (("feeding.json",), about_speed(speed_tables.feeding)),
     "scaling": (("scaling.json",), about_speed(speed_tables.scaling)),

@@ -119,6 +119,12 @@ def test_commands_that_show_a_file_decode_it_elsewhere(film, tmp_path, monkeypat
     assert str(result.exception) == f"{film}: took too long"
 
 
+def test_decoding_needs_no_torch():
+    """Or every process would take two seconds to start, and 150 MB."""
+    code = "import sys, equiav.media; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 IN_A_WORKER = """
 import os, resource, sys
 from pathlib import Path
