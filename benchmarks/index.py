@@ -1,12 +1,14 @@
 """`equiav index` on one core and on two, and its CPU time beside that of `equiav prepare`, on the same videos.
 
-    python benchmarks/index.py FOLDER_OF_VIDEOS        # nothing else may run; writes results/index.json
+    python benchmarks/index.py FOLDER_OF_VIDEOS [--model RUN]     # nothing else may run; writes results/index.json
 
 An untrained micro model with the inputs of the recipe `pretrain/world` (hears 1.44 s) makes the vectors. Every command
 is a process of its own: on one core with one worker, then on two with two, in alternate turns; medians. What Python and
 torch need to start (the same command on the smallest video) is taken off and stated. Both indexes must hold the same
 entries; torch adds in another order on two threads, so their vectors agree to rounding, and the largest difference is
 stated. Seconds are by the clock; CPU seconds are those of all processes.
+
+With a trained model: what it costs that windows this short are seen by two frames a second and not by ten a window.
 """
 
 from __future__ import annotations
@@ -27,10 +29,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.prepare import PR_SET_CHILD_SUBREAPER, children_cpu
 
+import numpy as np
+
 from equiav.build import build_model
 from equiav.checkpoint import save_model
 from equiav.config import load_config
+from equiav.inference import Embedder, load_model
 from equiav.io import provenance, write_json
+from equiav.media import Cut, open_media, read_clips, stacked
 from equiav.search import SIDES, Index
 from equiav.types import Clip
 
@@ -63,9 +69,33 @@ def content(folder: Path) -> tuple[list[Clip], dict[str, Any]]:
     return clips, vectors
 
 
+def fewer_frames(run: Path, videos: Path, seconds: float) -> dict[str, Any]:
+    """Visual vectors of windows as they are embedded, beside those of ten frames each."""
+    embedder, few, ten = Embedder(load_model(run)), [], []
+    for path in sorted(p for p in videos.rglob("*") if p.is_file()):
+        windows = [w for w in embedder.windows(path, seconds=seconds) if w.visual is not None]
+        cuts = [Cut(w.start, w.end - w.start) for w in windows]
+        clips = read_clips(path, cuts, open_media(path), short_side=256, audio=False) if cuts else ()
+        ten += [vector for _, vector in embedder.clips([(None, stacked(clip.frames)) for clip in clips])]
+        few += [w.visual for w in windows]
+    one, other = np.stack(few), np.stack(ten)
+
+    def nearest(queries: Any) -> Any:
+        scores = queries @ other.T
+        np.fill_diagonal(scores, -2)  # itself
+        return np.argsort(-scores, axis=1)[:, :10]
+
+    cosines, pairs = (one * other).sum(axis=1), zip(nearest(one), nearest(other), strict=True)
+    return {
+        "windows": len(one), "seconds": seconds, "cosine": float(cosines.mean()), "cosine_least": float(cosines.min()),
+        "same_among_first_ten": statistics.mean(len({*a} & {*b}) / 10 for a, b in pairs),
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("videos", type=Path)
+    parser.add_argument("--model", type=Path, help="a trained model that hears 1.44 s at least")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--dry", action="store_true", help="print, write nothing")
     args = parser.parse_args()
@@ -106,6 +136,8 @@ def main() -> None:
         "cpu_ms_per_window": 1000 * work["index 1"][1] / len(clips),
         "cpu_against_prepare": work["index 1"][1] / work["prepare"][1],
     }  # fmt: skip
+    if args.model:
+        record["fewer_frames"] = fewer_frames(args.model, args.videos, 1.44)
     print(record)
     if not args.dry:
         write_json(RESULTS, {**record, "provenance": provenance()})

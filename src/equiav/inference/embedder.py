@@ -142,7 +142,7 @@ class Embedder:
     def image(self, items: Any, *, start: float = 0.0, errors: Errors = "raise") -> Vector | Embedded:
         """Pictures: files, or arrays (H, W, 3) or (3, H, W), uint8 or floats in [0, 1]; or a list of these.
 
-        Of a film it is the direction of the mean of its ten pictures' unit vectors, as in evaluation with all frames.
+        Of a film it is the direction of the mean of its pictures' unit vectors, two a second and ten at most.
         """
 
         def read(item: Any) -> Shown:

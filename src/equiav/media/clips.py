@@ -70,6 +70,11 @@ def cuts(begin: float, end: float, *, seconds: float = CLIP_SECONDS, overlap: fl
     return found
 
 
+def window_frames(seconds: float) -> int:
+    """How many frames of a window of `seconds` are embedded: two a second, ten at most."""
+    return min(FRAMES, math.ceil(2 * seconds))
+
+
 def frame_times(cut: Cut, frames: int) -> tuple[float, ...]:
     """The middles of `frames` equal parts of a clip, in seconds from the beginning of the file."""
     return tuple(cut.start + (k + 0.5) * cut.seconds / frames for k in range(frames))
@@ -283,7 +288,7 @@ def excerpt(
         raise MediaError(path, f"lasts only {max(0.0, length):.2f} s from {start:g} s on")
     return next(
         read_clips(
-            path, [Cut(begin, length)], info, sample_rate=rate, frames=FRAMES, short_side=SHORT_SIDE,
+            path, [Cut(begin, length)], info, sample_rate=rate, frames=window_frames(seconds), short_side=SHORT_SIDE,
             audio=wanted[0], video=wanted[1], limits=limits,
         )
     )  # fmt: skip
@@ -311,7 +316,9 @@ def read_windows(
     begin, end = usable_span(path, info, start=start, seconds=length, **has)
     whole = length is not None and end - begin <= most + ROUNDING
     wanted = [Cut(begin, end - begin)] if whole else cuts(begin, end, seconds=seconds, overlap=overlap)
-    yield from read_clips(path, wanted, info, sample_rate=rate, frames=FRAMES, short_side=SHORT_SIDE, limits=limits)
+    yield from read_clips(
+        path, wanted, info, sample_rate=rate, frames=window_frames(seconds), short_side=SHORT_SIDE, limits=limits
+    )
 
 
 def read_audio(
