@@ -27,9 +27,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.prepare import PR_SET_CHILD_SUBREAPER, children_cpu
-
 import numpy as np
+from benchmarks.prepare import PR_SET_CHILD_SUBREAPER, children_cpu
 
 from equiav.build import build_model
 from equiav.checkpoint import save_model

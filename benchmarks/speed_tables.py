@@ -134,7 +134,8 @@ def index(r: dict[str, Any]) -> Made:
     )
     if few := r.get("fewer_frames"):
         note += (
-            f" Two frames a second in place of ten a window, by a trained model: cosine {few['cosine']:.4f} on average, "
-            f"{few['cosine_least']:.3f} at least; {100 * few['same_among_first_ten']:.0f} % of the first ten found are the same."
+            f" Two frames a second in place of ten a window, by a trained model: cosine {few['cosine']:.4f} on average "
+            f"and {few['cosine_least']:.3f} at least; of the first ten found "
+            f"{100 * few['same_among_first_ten']:.0f} % are the same."
         )
     return ["the same videos", "seconds", "CPU-seconds"], rows, note
