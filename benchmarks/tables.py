@@ -120,7 +120,12 @@ def prepare(r: dict[str, Any]) -> str:
 def loader(r: dict[str, Any]) -> str:
     rows = [[label(name), f"{value:.2f}"] for name, value in r["pieces"].items()]
     rows += [["**all**", f"**{r['total']:.1f}**"], ["released loader", f"{r['released']:.0f}"]]
-    return markdown(["from shards to encoder inputs", "CPU-ms per sample"], rows) + f"\n\n{origin(r)}."
+    others = r.get("other_filter_banks", {})
+    rows += [[f"the filter bank alone: {name}", f"{other['cpu_ms']:.1f}"] for name, other in others.items()]
+    apart = max((other["largest_difference"] for other in others.values()), default=0.0)
+    note = f"Sounds of {r['seconds_of_sound']:.1f} s on average. "
+    note += f"The filter banks differ by at most {apart:.0e} in log energies. " if others else ""
+    return markdown(["from shards to encoder inputs", "CPU-ms per sample"], rows) + f"\n\n{note}{origin(r)}."
 
 
 def retrieval(r: dict[str, Any]) -> str:

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from equiav.media import LOG_FLOOR, FilterBank, mel_bank
@@ -26,3 +27,18 @@ def test_a_tone_stands_in_its_band():
     t = torch.arange(16000) / 16000
     loudest = FilterBank(frames=98)(torch.sin(2 * torch.pi * 1000 * t)[None])[0].mean(0).argmax()
     assert mel_bank(128, 512, 16000)[32].argmax() == loudest  # bin 32 of 512 at 16 kHz is 1000 Hz
+
+
+@pytest.mark.parametrize(("bins", "rate"), [(128, 16000), (64, 16000), (128, 8000), (3, 16000)])
+def test_every_band_weighs_the_whole_spectrum(rng, bins, rate):
+    """Bands are computed in groups, each from a part of the spectrum; (128, 8000) has bands without any weight."""
+    bank = FilterBank(rate, bins=bins)
+    waves = torch.randn(2, rate, generator=rng)
+    windows = waves.unfold(1, bank.window, bank.hop).double()
+    windows = windows - windows.mean(dim=2, keepdim=True)
+    windows = windows - 0.97 * torch.cat([windows[..., :1], windows[..., :-1]], dim=2)
+    windows = windows * torch.hann_window(bank.window, periodic=False, dtype=torch.float64)
+    size = 1 << (bank.window - 1).bit_length()
+    energies = torch.fft.rfft(windows, n=size).abs() ** 2 @ mel_bank(bins, size, rate).double()
+    expected = energies.clamp(min=torch.finfo(torch.float32).eps).log().float()
+    torch.testing.assert_close(bank.energies(waves), expected, rtol=0, atol=1e-3)

@@ -25,7 +25,7 @@ from equiav.errors import ShapeError
 # Standardised log-mel values lie within about three standard deviations: these stand for black and white in the jitter.
 SPECTROGRAM_BOUNDS = (-3.0, 3.0)
 # More numbers than this at a time fall out of a processor's caches between one operation and the next.
-CPU_NUMBERS = 1 << 19
+CPU_NUMBERS = 1 << 18
 
 
 @runtime_checkable

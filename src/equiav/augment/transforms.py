@@ -240,10 +240,12 @@ class ColorJitter(Transform):
                 rows = operation == number
                 if not rows.any():
                     continue
-                index = rows.nonzero()[:, 0].to(y.device)
                 amount = values[rows, 4 + number].to(y.device)
-                part = operator(y.index_select(0, index), amount if operator is hue else amount + 1)
-                out.index_copy_(0, index, part.clamp_(0, 1) if self.clamp else part)
+                index = None if rows.all() else rows.nonzero()[:, 0].to(y.device)
+                part = y if index is None else y.index_select(0, index)
+                part = operator(part, amount if operator is hue else amount + 1)
+                part = part.clamp_(0, 1) if self.clamp else part
+                out = part if index is None else out.index_copy_(0, index, part)
             y = out
         return y if whole else y * (high - low) + low
 
@@ -307,13 +309,13 @@ class SpecAugment(Transform):
     def change(self, x: Tensor, values: Tensor) -> Tensor:
         """x: (B, C, T, F)."""
         values = values.to(x.device)
-        time = _inside(values[:, 0:2], x.shape[2])
-        frequency = _inside(values[:, 2:4], x.shape[3])
-        return x.masked_fill((time[:, :, None] | frequency[:, None, :])[:, None], 0.0)
+        time = _outside(values[:, 0:2], x.shape[2]).to(x.dtype)
+        frequency = _outside(values[:, 2:4], x.shape[3]).to(x.dtype)
+        return (x * time[:, None, :, None]).mul_(frequency[:, None, None, :])  # several times as fast as masked_fill
 
 
-def _inside(span: Tensor, size: int) -> Bool[Tensor, "b size"]:
-    """Which of `size` bins lie between start and end (fractions, rounded to whole bins)."""
+def _outside(span: Tensor, size: int) -> Bool[Tensor, "b size"]:
+    """Which of `size` bins do not lie between start and end (fractions, rounded to whole bins)."""
     start, end = (span * size).round().unbind(dim=1)
     bins = torch.arange(size, device=span.device)
-    return (bins >= start[:, None]) & (bins < end[:, None])
+    return (bins < start[:, None]) | (bins >= end[:, None])
