@@ -54,11 +54,10 @@ def where_files(
         assert path is not None  # found on disk
         name = source.name if single else path.relative_to(source).as_posix()
         try:
-            seen = frames_of(path, start=0.0, seconds=embedder.seconds)
-            chosen = torch.linspace(0, len(seen) - 1, min(frames, len(seen))).round().long()
-            maps, _ = localise_text(embedder.model, vector, seen[chosen], method)
+            seen = frames_of(path, start=0.0, seconds=embedder.seconds, frames=frames)
+            maps, _ = localise_text(embedder.model, vector, seen, method)
             pairs = []
-            for k, (frame, heat) in enumerate(zip(seen[chosen], maps, strict=True)):
+            for k, (frame, heat) in enumerate(zip(seen, maps, strict=True)):
                 shown, stem = pixels(frame, scale_of(frame)), f"{number:04d}-{Path(name).stem}-{k}"
                 write_whole(out / f"{stem}-frame.png", image_png(shown))
                 write_whole(out / f"{stem}.png", image_png(whole_overlay(shown, heat.numpy())))

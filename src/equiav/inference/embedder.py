@@ -202,9 +202,9 @@ class Embedder:
                 middle = piece.frames[len(piece.frames) // 2] if piece.frames else None
                 yield Window(piece.cut.start, piece.cut.stop, audio, visual, middle)
 
-    def excerpt(self, path: Path, *, start: float = 0.0) -> Excerpt:
-        """The window of a file that is embedded: the sound and the pictures it has."""
-        how = {"start": start, "seconds": self.seconds, "rate": self.rate, "limits": self.limits}
+    def excerpt(self, path: Path, *, start: float = 0.0, frames: int | None = None) -> Excerpt:
+        """The window of a file that is embedded: the sound and the pictures it has, or so many `frames` of it."""
+        how = {"start": start, "seconds": self.seconds, "rate": self.rate, "frames": frames, "limits": self.limits}
         return decoded_in(self.workers, excerpt, path, **how)
 
     def _window(self, start: float) -> dict[str, Any]:

@@ -122,19 +122,26 @@ def resampled(wave: Float[Tensor, " samples"], rate: int, wanted: int) -> Float[
 
 
 def frames_of(
-    item: Any, *, start: float, seconds: float, limits: Limits | None = None, workers: Workers | None = None
+    item: Any,
+    *,
+    start: float,
+    seconds: float,
+    frames: int | None = None,
+    limits: Limits | None = None,
+    workers: Workers | None = None,
 ) -> UInt8[Tensor, "k 3 h w"]:
-    """One picture, or the ten of a film as `prepare` picks them."""
+    """One picture, or `frames` of a film, evenly spread; as many as are embedded without it."""
     check_start(start)
     if not isinstance(item, str | Path):
         return rgb(item)[None]
     path = Path(item)
     if path.suffix.lower() in PICTURES:
         return stacked((decoded_in(workers, read_image, path, limits=limits),))
-    frames = decoded_in(workers, excerpt, path, start=start, seconds=seconds, sound=False, limits=limits).frames
-    if not frames:
+    how = {"start": start, "seconds": seconds, "sound": False, "frames": frames, "limits": limits}
+    found = decoded_in(workers, excerpt, path, **how).frames
+    if not found:
         raise MediaError(path, "no picture")
-    return stacked(frames)
+    return stacked(found)
 
 
 def rgb(array: Any) -> UInt8[Tensor, "3 h w"]:

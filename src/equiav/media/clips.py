@@ -272,9 +272,13 @@ def excerpt(
     rate: int = SAMPLE_RATE,
     sound: bool = True,
     picture: bool = True,
+    frames: int | None = None,
     limits: Limits | None = None,
 ) -> Excerpt:
-    """`seconds` of a file from `start`, with whatever of sound and pictures it has; refused where it has neither."""
+    """`seconds` of a file from `start`, with whatever of sound and pictures it has; refused where it has neither.
+
+    `frames` are read, or as many as are embedded.
+    """
     check_start(start)
     info = open_media(path, limits=limits, until=start + seconds)
     wanted = sound and info.audio is not None, picture and info.video is not None
@@ -288,8 +292,8 @@ def excerpt(
         raise MediaError(path, f"lasts only {max(0.0, length):.2f} s from {start:g} s on")
     return next(
         read_clips(
-            path, [Cut(begin, length)], info, sample_rate=rate, frames=window_frames(seconds), short_side=SHORT_SIDE,
-            audio=wanted[0], video=wanted[1], limits=limits,
+            path, [Cut(begin, length)], info, sample_rate=rate, frames=frames or window_frames(seconds),
+            short_side=SHORT_SIDE, audio=wanted[0], video=wanted[1], limits=limits,
         )
     )  # fmt: skip
 

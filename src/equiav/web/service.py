@@ -141,15 +141,13 @@ class Service:
     def locate_in_video(self, path: Path) -> list[Look]:
         """Pictures of a video, each under the map of where its sound comes from."""
         self.check(path, timed=True)
-        piece = self.embedder.excerpt(path)
+        piece = self.embedder.excerpt(path, frames=LOOKS)
         if piece.waveform is None:
             raise MediaError(path, "no sound")
         if not piece.frames:
             raise MediaError(path, "no picture")
-        frames = stacked(piece.frames)
-        chosen = torch.linspace(0, len(frames) - 1, min(LOOKS, len(frames))).round().long()
         waveform = torch.from_numpy(piece.waveform.astype(np.float32) / 32768)
-        return self._looks(waveform, frames[chosen], [piece.times[i] for i in chosen.tolist()])
+        return self._looks(waveform, stacked(piece.frames), list(piece.times))
 
     def video_with_map(self, path: Path) -> bytes:
         """The beginning of a video with the map over it and its sound, as an MP4 file."""
