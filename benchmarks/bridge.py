@@ -2,7 +2,8 @@
 
     python benchmarks/bridge.py WITH_TEXT WITHOUT_TEXT [WITH_TEXT WITHOUT_TEXT ...]   # writes results/bridge.json
 
-The runs, in pairs of one seed, are those of `equiav ablate text`: "EquiAV with text" and "EquiAV without text". For
+The runs, in pairs of one seed, are the rows "EquiAV with text" and "EquiAV without text" of `equiav ablate text`, or of
+a copy of that table with other seeds; the results file has seeds 31 to 33, which took no part in any choice. For
 each pair a small CLIP of the transformers library is trained on frames and descriptions of the training scenes and
 saved as the Hub would serve it. A bridge leads from it to the model without text; it is fitted on frames of scenes that
 stand for the user's own videos and whose descriptions it never sees. Descriptions of other, unseen scenes then look for
