@@ -44,6 +44,14 @@ def origin(record: dict[str, Any]) -> str:
     return f"{made['cores']} cores of {made['cpu']}, torch {made['torch']}, commit {made['commit']}, {made['utc'][:10]}"
 
 
+def together(records: list[dict[str, Any]]) -> str:
+    """Where many records come from, what they share said once."""
+    made = [record["provenance"] for record in records]
+    machines = sorted({f"{m['cores']} cores of {m['cpu']}, torch {m['torch']}" for m in made})
+    days, commits = sorted({m["utc"][:10] for m in made}), sorted({m["commit"] for m in made})
+    return f"{'; '.join(machines)}, commits {', '.join(commits)}, {' to '.join(sorted({days[0], days[-1]}))}"
+
+
 def origins(records: dict[str, dict[str, Any]]) -> str:
     """Where several records come from: one origin each, or one for all where they agree."""
     found = {name: origin(record) for name, record in records.items()}
@@ -76,18 +84,9 @@ def training_step(r: dict[str, Any]) -> str:
     return markdown(["base model, batch 4, float32", "equiav", "released code"], rows) + f"\n\n{origin(r)}."
 
 
-def world(r: dict[str, Any]) -> str:
-    rows = []
-    for name, run in r["runs"].items():
-        values = [f"{run[f'{way}/R@{k}'][-1]:.1f}" for way in ("audio_to_video", "video_to_audio") for k in (1, 5, 10)]
-        rows.append([name, str(run["step"][-1]), f"{run['seconds'] / 60:.1f}", *values])
-    ways = [f"{way} R@{k}" for way in ("A->V", "V->A") for k in (1, 5, 10)]
-    return markdown(["objective", "steps", "minutes", *ways], rows) + f"\n\nOne seed. {origin(r)}."
-
-
 def scarce() -> str:
     header, rows, note, records = ablation_tables.scarce()
-    made = "; ".join(sorted({origin(record) for record in records}))
+    made = together(records)
     return markdown(header, rows) + f"\n\n{note} {made}." if rows else "Not run yet."
 
 
@@ -220,7 +219,7 @@ def glance(
         times = {k: v["held_out"]["p50_cpu_ms"] for k, v in libraries.items() if v["reached"]}
         best = min((k for k in times if k != "equiav"), key=lambda k: times[k], default=None)
         if best and "equiav" in times:
-            what = f"a search of {most['count']:,} vectors, noise {noise}"
+            what = f"a search of {most['count']:,} vectors, tuned for recall {most['wanted_recall']}, noise {noise}"
             rival, ratio = f"{best}, the fastest rival", times[best] / times["equiav"]
             rows.append([what, f"{times['equiav']:.2f} CPU-ms", rival, f"{ratio:.1f}"])
     return markdown(["", "equiav", "beside", "times as fast"], rows)
@@ -462,7 +461,6 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "scaling": (("scaling.json",), about_speed(speed_tables.scaling)),
     "index": (("index.json",), about_speed(speed_tables.index)),
     "startup": (("startup.json",), about_speed(speed_tables.startup)),
-    "world": (("world_curves.json",), world),
     "cost": (("cost.json",), cost),
     "prepare": (("prepare.json",), prepare),
     "loader": (("loader.json",), loader),

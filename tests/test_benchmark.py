@@ -6,12 +6,15 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from equiav import benchmark
 from equiav.benchmark import advice, benchmark_config, benchmark_device, run_benchmark, table
+from equiav.cli import app
 from equiav.errors import EquiAVError
 from tests.training.small import small_config
 
@@ -49,6 +52,7 @@ def advised(**changes):
         ({}, "The step limits: a step takes 64 clips/s, 8 workers give 160. train.workers=4 is enough."),
         ({"loader__clips_per_second": 40.0, "loader__workers": 2}, "The loader limits: .* Set train.workers=4."),
         ({"loader__clips_per_second": 32.0, "loader__one_worker_clips_per_second": 4.0}, "20 workers would be needed"),
+        ({"loader__clips_per_second": 60.0, "machine__cores": 16}, "The loader limits: .* Set train.workers=11."),
         ({"step__share_of_matrix": 0.1}, "reaches 10% of a plain matrix product: raise train.batch"),
         ({"precision": "float32"}, "set train.precision=bfloat16"),
         ({"step__peak_gb": 23.0}, "nearly full .23.0 of 24.0 GB.: set train.micro_batch"),
@@ -97,12 +101,18 @@ def test_operations_of_a_step_are_three_times_those_of_its_forward_pass():
     assert 2.5 < whole / counter.get_total_flops() < 3.1
 
 
-def test_refusals():
+def test_refusals(tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(EquiAVError, match="--device cuda: torch finds none here; there is "):
             benchmark_device("cuda")
     assert benchmark_device("cpu").type == "cpu"
-    assert benchmark_config(torch.device("cpu"), size="micro").train.batch == 4
+    config = benchmark_config(torch.device("cpu"), size="micro")
+    assert config.train.batch == 4
+    with pytest.raises(EquiAVError, match="--folder gone: no such folder"):
+        run_benchmark(config, device=torch.device("cpu"), steps=1, folder=Path("gone"))
+    with pytest.raises(EquiAVError, match="gone"):
+        run_benchmark(config, device=torch.device("cpu"), steps=1, folder=tmp_path, data=tmp_path / "gone")
+    assert CliRunner().invoke(app, ["benchmark", "--workers", "2000"]).exit_code == 2
 
 
 @pytest.mark.process

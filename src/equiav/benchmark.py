@@ -22,7 +22,7 @@ from equiav.config import Config
 from equiav.data import Dataset, Schedule, ShardDataset, prepare, training_batches
 from equiav.distributed import everyone, gather, rank, world_size
 from equiav.errors import EquiAVError
-from equiav.io import duration, provenance
+from equiav.io import cores, duration, provenance
 from equiav.randomness import generator
 from equiav.training import Step, adamw, autocast_type
 from equiav.types import AUDIO, VISUAL, Batch, Clip
@@ -50,7 +50,7 @@ def benchmark_config(
 ) -> Config:
     """The paper's recipe with encoders of this size; the batch counts all ranks."""
     batch = batch or (4 if device.type == "cpu" else 64) * world_size()
-    train = {"steps": 1, "batch": batch, "precision": precision, "workers": workers or machine()["cores"]}
+    train = {"steps": 1, "batch": batch, "precision": precision, "workers": workers or cores()}
     return Config.model_validate({"model": {"encoder": {"size": size}}, "train": train})
 
 
@@ -68,6 +68,10 @@ def run_benchmark(
     `data` is a prepared folder for the loader, a generated video without it. Under torchrun every rank calls this and
     takes its share of the batch; loader and disk are measured by the first rank alone, whose record is the whole one.
     """
+    if not folder.is_dir():
+        raise EquiAVError(f"--folder {folder}: no such folder")
+    if data is not None:
+        ShardDataset(data, None)  # refused now rather than after the step
     autocast = autocast_type(config.train.precision, device)
     precision = str(autocast or torch.float32).removeprefix("torch.")
     report("matrix product")
@@ -105,9 +109,8 @@ def machine() -> dict[str, Any]:
     memory = None
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "cores": cores,
+        "cores": cores(),
         "threads": torch.get_num_threads(),
         "memory_gb": memory,
         "gpus": gpus,
@@ -255,7 +258,7 @@ def loader(config: Config, folder: Path, workers: int, seconds: float = 2.0) -> 
 
 def _delivered(clips: Dataset, workers: int, seconds: float) -> float:
     batch = min(16, len(clips))
-    schedule = Schedule(len(clips), clips.frames, batch, 0)
+    schedule = Schedule(len(clips), max(1, clips.frames), batch, 0)
     batches = training_batches(clips, schedule, start=0, stop=10**6, rank=0, world_size=1, workers=workers)
     for _ in range(2 * workers):  # what was fetched ahead while workers started
         next(batches)
@@ -270,17 +273,20 @@ def advice(record: dict[str, Any]) -> list[str]:
     step, load, machine = record["step"], record["loader"], record["machine"]
     local = int(os.environ.get("LOCAL_WORLD_SIZE", record["ranks"]))
     needed = step["clips_per_second"] * local / record["ranks"]  # of the loaders of this machine
-    workers = max(1, math.ceil(SPARE * needed / load["one_worker_clips_per_second"] / local))
+    limited = load["clips_per_second"] < needed
+    # Several workers may get in each other's way: where they are too few, what each gave beside the others counts.
+    each = load["clips_per_second"] / load["workers"] if limited else load["one_worker_clips_per_second"]
+    workers = max(1, math.ceil(SPARE * needed / each / local))
     rates = f"a step takes {needed:.3g} clips/s, {load['workers']} workers give {load['clips_per_second']:.3g}"
     lines = []
-    if load["clips_per_second"] >= needed:
+    if not limited:
         lines.append(f"The step limits: {rates}. train.workers={min(workers, load['workers'])} is enough.")
     elif workers * local <= machine["cores"]:
         lines.append(f"The loader limits: {rates}. Set train.workers={workers}.")
     else:
         lines.append(
             f"The loader limits: {rates}. {workers * local} workers would be needed, and there are {machine['cores']} "
-            "cores: more cores, or a larger model at the same speed, cost nothing."
+            "cores. Use a machine with more cores; a larger model would train at the same pace here."
         )
     if step["share_of_matrix"] < LITTLE_MATRIX:
         how = "raise train.batch" if record["device"] != "cpu" else "raise train.batch, or take a larger model"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,7 @@ from equiav.data import Dataset, Subset
 from equiav.errors import ConfigError
 from equiav.evaluation import Equivariance, Localisation, Probe, Results, Retrieval, embed_dataset
 from equiav.inference import LoadedModel, load_model
-from equiav.io import provenance
+from equiav.io import cores, provenance
 from equiav.training import LOG, train_on_cores
 from equiav.types import AUDIO, VISUAL
 
@@ -36,7 +35,7 @@ def run_demo(out: Path, overrides: tuple[str, ...] = (), report: Callable[[str],
     if load_config(recipe, overrides).data.kind != "world":
         raise ConfigError("the demo shows the generated world; use equiav pretrain for other data")
     began = time.monotonic()
-    processes = min(PROCESSES, os.cpu_count() or 1)
+    processes = min(PROCESSES, cores())
     train_on_cores(recipe, overrides, out, processes=processes, say=report)
     seconds = round(time.monotonic() - began, 1)
     report("training is done; embedding the held-out scenes")

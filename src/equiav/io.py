@@ -239,6 +239,11 @@ class Progress:
         self.progress(f"{self.what}: {done} of {self.total}{more}, {left} left")
 
 
+def cores() -> int:
+    """Cores that this process may use: on a shared machine fewer than there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def provenance(**more: Any) -> dict[str, Any]:
     """What a results file must say about the run that made it: commit, versions, hardware, date."""
     import torch

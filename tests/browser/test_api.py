@@ -59,7 +59,7 @@ def files(tmp_path_factory):
     tone = 0.3 * np.sin(np.arange(16000) / 5) + 0.1 * np.sin(np.arange(16000) / 17)
     (folder / "dog.wav").write_bytes(wav(tone.astype(np.float32), 16000))
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)).save(folder / "photo.png")
-    write_media(folder / "film.mp4", seconds=4)
+    write_media(folder / "video.mp4", seconds=4)
     return folder
 
 
@@ -85,7 +85,7 @@ def test_health(client, collection):
     assert (told["status"], told["entries"], told["model"]) == ("ok", len(index), embedder.digest)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("audio", "dog.wav"), ("image", "photo.png"), ("video", "film.mp4")])
+@pytest.mark.parametrize(("kind", "name"), [("audio", "dog.wav"), ("image", "photo.png"), ("video", "video.mp4")])
 def test_the_vectors_are_those_of_the_embedder(client, files, collection, kind, name):
     expected = getattr(collection[1], kind)(files / name)
     told = sent(client, "embeddings", files / name, kind=kind).json()

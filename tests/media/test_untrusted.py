@@ -60,6 +60,12 @@ def test_images_are_turned_upright_unless_told_not_to(photo):
     assert read_image(buffer.getvalue(), upright=False).shape == (12, 20, 3)
 
 
+def test_sixteen_bits_of_grey_are_scaled_to_eight():
+    grey = np.arange(0, 65536, 1024, dtype=np.uint16).reshape(8, 8)
+    expected = np.repeat((grey >> 8).astype(np.uint8)[..., None], 3, axis=2)
+    np.testing.assert_array_equal(read_image(encoded(Image.fromarray(grey), "PNG")), expected)
+
+
 def bomb(width, height):
     """A PNG of a few kilobytes whose header states this size."""
 

@@ -247,6 +247,52 @@ def test_files_that_changed_and_files_that_are_gone(media, tmp_path, monkeypatch
     assert "0 entries removed; 4 left" in run("index", place, "--prune")
 
 
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_file_that_changed_leaves_nothing_of_what_it_was(tmp_path, index, embedder, gone):
+    """Windows may have been removed one by one: those after the gap are still of the old content."""
+    write_media(tmp_path / "media" / "long.mp4", seconds=8.0)
+    index_folder(index, embedder, tmp_path / "media")
+    ids = sorted(clip.id for clip in index.clips())
+    index.remove([ids[gone]])
+    write_media(tmp_path / "media" / "long.mp4", seconds=4.0, sound=sine(4.0, 16000, 700.0))
+    assert index_folder(index, embedder, tmp_path / "media").added == 2
+    assert sorted(clip.id for clip in index.clips()) == ids[:2]
+
+
+def test_clips_of_two_prepared_folders_may_not_be_called_alike(tmp_path, index, embedder):
+    for number in (1, 2):
+        write_media(tmp_path / str(number) / "a.mp4", seconds=2.0, sound=sine(2.0, 16000, 300.0 * number))
+        prepare(find_sources(tmp_path / str(number)), tmp_path / f"clips{number}", workers=1)
+    index_folder(index, embedder, tmp_path / "clips1")
+    with pytest.raises(DataError, match=r"clips2: its clip .* is called like another one, of .*clips1; make an index"):
+        index_folder(index, embedder, tmp_path / "clips2")
+    (tmp_path / "clips1").rename(tmp_path / "moved")
+    assert index_folder(index, embedder, tmp_path / "moved").added == 0
+
+
+def test_windows_that_would_never_get_on_are_refused(media, index, embedder):
+    index_folder(index, embedder, media / "deep")
+    os.utime(media / "deep" / "long.mp4")
+    for overlap in (1.0, 2.0, -1.0):
+        with pytest.raises(DataError, match=f"windows of 1 s cannot overlap by {overlap:g} s; choose less"):
+            index_folder(index, embedder, media / "deep", seconds=1.0, overlap=overlap)
+    assert len(index) == 3
+
+
+def test_other_programs_have_an_index_json_too(index, embedder, tmp_path):
+    write_media(tmp_path / "gallery" / "thumbnails" / "a.mp4", seconds=1.0)
+    for text in ('{"pictures": []}', "[" * 100_000, "no JSON"):
+        (tmp_path / "gallery" / "index.json").write_text(text)
+        index_folder(index, embedder, tmp_path / "gallery")
+    assert len(index) == 1
+
+
+def test_a_source_that_is_not_there_makes_no_index(tmp_path):
+    with pytest.raises(EquiAVError, match="no such folder or list of media"):
+        run("index", tmp_path / "typo", tmp_path / "index", "--model", saved_model(tmp_path / "model"))
+    assert not (tmp_path / "index").exists()
+
+
 def test_another_model_may_not_fill_it(media, index):
     with pytest.raises(DataError, match="make a new index"):
         index_folder(index, Embedder(random_model(seed=1)), media)

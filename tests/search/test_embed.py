@@ -111,3 +111,13 @@ def test_the_command_and_its_refusals(videos, tmp_path):
         embed_files(Embedder(random_model()), [videos], tmp_path / "v.csv")
     with pytest.raises(DataError, match="give several files, or one folder"):
         embed_files(Embedder(random_model()), [videos, videos / "b.wav"], tmp_path / "v.npz")
+    assert {p.name for p in tmp_path.iterdir()} == {"model", "v.npz"}
+
+
+def test_what_cannot_be_embedded_leaves_nothing_behind(embedder, videos, tmp_path):
+    with pytest.raises(DataError, match="cannot overlap"):
+        embed_files(embedder, [videos], tmp_path / "v.jsonl", seconds=1.0, overlap=1.0, workers=1)
+    assert list(tmp_path.iterdir()) == []
+    embed_files(embedder, [videos], tmp_path / "v.jsonl", workers=1)
+    embed_files(embedder, [videos / "b.wav"], tmp_path / "v.jsonl", workers=1)
+    assert [p.name for p in tmp_path.iterdir()] == ["v.jsonl"], "the list of what was left out is of the earlier run"

@@ -97,6 +97,24 @@ def test_filters(index):
         assert {hit.clip.id for hit in hits} == {f"clip-{i}" for i in range(100) if accepts(i)}, filters
 
 
+def test_names_with_brackets_are_found_by_their_names(index):
+    odd, other = (replace(e, clip=replace(e.clip, path=None)) for e in entries(2, first=100))
+    odd = replace(odd, clip=replace(odd.clip, source="[2019] what?.mp4"))
+    other = replace(other, clip=replace(other.clip, source="2 what?.mp4"))
+    index.add([odd, other], made_by=DIGEST)
+    hits = index.search(asked(kind="video"), filters=["source=[2019] what?.mp4"])
+    assert {hit.clip.id for hit in hits} == {"clip-100", "clip-101"}, "by its name, and by the pattern"
+    assert index.remove(sources=["[2019] what?.mp4"]) == 1
+    assert "clip-101" in index, "what is called so is removed, not what a pattern stands for as well"
+
+
+def test_entries_of_a_file(index):
+    assert {clip.id for clip in index.store.of_file("/media/folder/3.mp4")} == {f"clip-{i}" for i in range(15, 20)}
+    index.remove(["clip-15", "clip-17"])
+    assert {clip.id for clip in index.store.of_file("/media/folder/3.mp4")} == {"clip-16", "clip-18", "clip-19"}
+    assert index.store.of_file("/media/folder/none.mp4") == []
+
+
 def odd_clip(rng, number):
     """A clip with values that are easily taken for something else."""
     texts = [

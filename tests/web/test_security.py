@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse
 from equiav.errors import EquiAVError
 from equiav.web import UploadLimits
 from equiav.web.security import Access, Security, stored_bytes
+from tests.web.loops import awaited
 
 
 def scope(path, method="GET", **headers):
@@ -56,7 +57,7 @@ def test_a_refused_body_is_read_to_its_end(tmp_path):
         return coming.pop(0)
 
     asked = scope("/gradio_api/upload", "POST", content_length="5000000")
-    asyncio.run(Security(PlainTextResponse("in"), UploadLimits(megabytes=1), tmp_path)(asked, receive, send))
+    awaited(Security(PlainTextResponse("in"), UploadLimits(megabytes=1), tmp_path)(asked, receive, send))
     assert [(message["type"], left) for message, left in sent] == [
         ("http.response.start", 4),  # the answer goes out at once
         ("http.response.body", 4),
@@ -77,7 +78,7 @@ def test_a_refused_body_without_end_is_not_awaited_for_ever(tmp_path, monkeypatc
         await asyncio.sleep(60)
 
     asked = scope("/gradio_api/upload", "POST", content_length="5000000")
-    asyncio.run(Security(PlainTextResponse("in"), UploadLimits(megabytes=1), tmp_path)(asked, receive, send))
+    awaited(Security(PlainTextResponse("in"), UploadLimits(megabytes=1), tmp_path)(asked, receive, send))
     assert sent == ["http.response.start", "http.response.body", "http.response.body"]
 
 
@@ -247,7 +248,7 @@ def answered(app, asked):
     async def receive():
         return {"type": "http.request"}
 
-    asyncio.run(app(asked, receive, send))
+    awaited(app(asked, receive, send))
     return sent
 
 

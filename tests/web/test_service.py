@@ -6,7 +6,6 @@ import io
 import tempfile
 import time
 import wave
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import av
@@ -44,6 +43,7 @@ from equiav.web import (
 from equiav.web.api import clip_routes, sound_as_wav
 from tests.media.making import write_media
 from tests.training.small import small_config
+from tests.web.loops import awaited
 
 
 def test_scenes_are_films_of_what_they_are_called(films, service):
@@ -294,8 +294,7 @@ def test_clips_without_sound_and_few_at_once(service, run, tmp_path, monkeypatch
             return await asyncio.gather(*(client.get("/clip/sound?id=a") for _ in range(6)))
 
     monkeypatch.setattr("equiav.web.api.sound_of", slow)
-    with ThreadPoolExecutor() as thread:  # in this thread a browser of other tests may keep a loop running
-        answers = thread.submit(lambda: asyncio.run(ask_often())).result()
+    answers = awaited(ask_often())
     assert [answer.status_code for answer in answers] == [404] * 6
     assert max(seen) == 2
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,6 +58,7 @@ def prepare(
     """
     from equiav.data import IMAGE_SUFFIXES, PUBLISHED, SUFFIXES, find_sources, read_published
     from equiav.data import prepare as run
+    from equiav.io import cores
 
     published = source in PUBLISHED
     if published != (out is not None):
@@ -83,7 +83,7 @@ def prepare(
     options: dict[str, Any] = {"need": ("audio", "video") if both else (needed,), "partial": needed == "any"}
     options |= {"channels": channels, "engine": engine, "published": published}
     summary = run(
-        clips, out, workers=workers or os.cpu_count() or 1, part=(int(number), int(total)), clip_seconds=seconds,
+        clips, out, workers=workers or cores(), part=(int(number), int(total)), clip_seconds=seconds,
         overlap=overlap, progress=say, **options,
     )  # fmt: skip
     end_line()

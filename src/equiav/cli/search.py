@@ -80,6 +80,8 @@ def index(
         return opened.close()
     if out is None:
         raise EquiAVError("give what to index and the index's folder: equiav index my_videos/ library.index")
+    if not source.exists():  # before an index is made for it
+        raise EquiAVError(f"{source}: no such folder or list of media")
     opened, embedder = _opened(out, model, store, device)
     done = index_folder(
         opened, embedder, source, table=listed, seconds=seconds, overlap=overlap, workers=workers, progress=say

@@ -145,7 +145,7 @@ def benchmark(
     steps: Annotated[int, typer.Option(min=1, help="Timed steps; the fastest counts.")] = 3,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the best there is without it.")] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, help="Of the loader; one per core without it.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Of the loader; one a core without it.")] = None,
     data: Annotated[Path | None, typer.Option(help="A prepared folder to load; a generated video without it.")] = None,
     folder: Annotated[Path, typer.Option(help="Where shards would lie: its disk is measured.")] = Path(),
     out: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,

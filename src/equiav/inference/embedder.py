@@ -192,7 +192,7 @@ class Embedder:
         `span` (start, length) takes a part of the file, as one window if the model hears all of it. Windows longer
         than that are refused. Silence has no sound vector. Raises MediaError where the file breaks.
         """
-        self.check_seconds(seconds)
+        self.check_seconds(seconds, overlap)
         pieces = streamed_in(
             self.workers, read_windows, Path(path), seconds=seconds or self.seconds, overlap=overlap, rate=self.rate,
             span=span, most=self._most, limits=self.limits,
@@ -210,11 +210,13 @@ class Embedder:
     def _window(self, start: float) -> dict[str, Any]:
         return {"start": start, "seconds": self.seconds, "limits": self.limits, "workers": self.workers}
 
-    def check_seconds(self, seconds: float | None) -> None:
-        """Refuses windows of which the model would hear only a part."""
+    def check_seconds(self, seconds: float | None, overlap: float = 0.0) -> None:
+        """Refuses windows of which the model would hear only a part, and those that would never get on."""
         if seconds is not None and not LEAST_SECONDS <= seconds <= self.seconds + ROUNDING:
             least, most = f"{LEAST_SECONDS:g}", f"{self.seconds:g}"
             raise DataError(f"windows of {seconds:g} s: choose {least} to {most} s, which is what the model hears")
+        if not 0 <= overlap < (seconds or self.seconds):
+            raise DataError(f"windows of {seconds or self.seconds:g} s cannot overlap by {overlap:g} s; choose less")
 
     def clips(self, clips: Sequence[tuple[Tensor | None, Tensor | None]]) -> list[tuple[Vector | None, Vector | None]]:
         """Sound and picture vectors of clips already read: waveforms at the model's rate, frames (K, 3, H, W) uint8.

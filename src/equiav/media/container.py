@@ -181,7 +181,7 @@ def read_image(
     try:
         with Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=formats) as opened:
             check_size(path, opened.width, opened.height, limits or Limits())
-            image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")
+            image = _eight_bits(ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
         reason = "unknown format" if isinstance(error, UnidentifiedImageError) else str(error)
         raise MediaError(path, f"cannot be read as an image ({reason})") from error
@@ -194,3 +194,11 @@ def read_image(
         box = (left, top, left + short, top + short)
         image = image.resize((side, side), Image.Resampling.BICUBIC, box=box)
     return np.array(image)
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Pictures with 16 bits of grey scaled to 8: converting them to RGB as they are would make most of them white."""
+    if not image.mode.startswith("I"):
+        return image
+    grey = np.asarray(image).astype(np.int64)
+    return Image.fromarray((grey >> 8 if grey.max(initial=0) > 255 else grey).clip(0, 255).astype(np.uint8))

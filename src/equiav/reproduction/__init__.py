@@ -16,6 +16,7 @@ from equiav.reproduction.plan import (
 )
 from equiav.reproduction.runner import BUSY, Runner, perform, resumable, worker_arguments
 from equiav.reproduction.statistics import (
+    Estimate,
     Results,
     collect,
     paired_difference,
@@ -28,6 +29,7 @@ from equiav.reproduction.tables import Column, RetrievalSet, Row, Table, load_ta
 __all__ = [
     "BUSY",
     "Column",
+    "Estimate",
     "Folders",
     "Results",
     "RetrievalSet",

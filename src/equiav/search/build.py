@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice, takewhile
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,10 @@ import torch
 from equiav.data import META, SKIPPED, SPLITS, SUFFIXES, ShardDataset, cell, find_sources, key_of, read_skipped
 from equiav.errors import DataError, EquiAVError, MediaError
 from equiav.inference import PICTURES, Embedder, resampled
-from equiav.io import duration, sha256, write_whole
+from equiav.io import cores, duration, sha256, write_whole
 from equiav.media import HOP_SECONDS, Limits, Piece, Workers, keep_memory, read_pieces, streamed_in
-from equiav.search.database import DATABASE, STATE
-from equiav.search.index import INDEX, THUMBNAILS, Index
+from equiav.search.database import DATABASE
+from equiav.search.index import INDEX, Index
 from equiav.search.records import FILE, PREPARED, Entry, Progress
 from equiav.types import Clip
 
@@ -91,24 +91,26 @@ def index_folder(
         clips = ShardDataset(place, None, size=embedder.model.config.visual.size)
         names = [clips.name(i) for i in range(len(clips))]
         known = index.store.known(names)
+        _refuse_namesakes(clips, names, known)
         new = [i for i, name in enumerate(names) if name not in known]
         filled = (_prepared(index, embedder, clips, i, columns.get(clips.source(i), {})) for i in new)
         return _fill(index, embedder, filled, total=len(new), known=len(known), unit="clips", progress=progress)
     if table is not None:
         raise DataError(f"--list goes with a prepared folder, which {place} is not; index the list itself instead")
-    embedder.check_seconds(seconds)
+    embedder.check_seconds(seconds, overlap)
     sources = _outside_indexes(find_sources(place, suffixes=SUFFIXES | PICTURES), index.folder, place)
     keys = {source.id: key_of(_origin(source), 0) for source in sources}
     known = index.store.known(list(keys.values()))
-    changed = {s.id: _ids_of(index, s) for s in sources if (key := keys[s.id]) in known and _changed(known[key])}
+    changed = {s.id for s in sources if (key := keys[s.id]) in known and _changed(known[key])}
     todo = [source for source in sources if keys[source.id] not in known or source.id in changed]
+    old = {source.id: _ids_of(index, source) for source in todo}
     config, limits = embedder.model.config, embedder.limits or Limits()
     how = {
         "seconds": seconds or embedder.seconds, "overlap": overlap, "rate": embedder.rate, "limits": limits,
         "most": config.audio.frames * HOP_SECONDS, "size": config.visual.size,
     }  # fmt: skip
     keep_memory()
-    count = workers or os.cpu_count() or 1
+    count = workers or cores()
     pool = Workers(count, patience=1.5 * limits.wall + 5)
     # A small model leaves cores idle however many threads it has: some files are embedded side by side, and the threads
     # are shared out among them.
@@ -133,9 +135,10 @@ def index_folder(
 
         try:
             done = len(sources) - len(todo)
-            return _fill(
-                index, embedder, files(), total=len(todo), known=done, unit="files", replaced=changed, progress=progress
+            found = _fill(
+                index, embedder, files(), total=len(todo), known=done, unit="files", replaced=old, progress=progress
             )
+            return replace(found, changed=len(changed))
         finally:
             for future in waiting:
                 future.cancel()
@@ -168,27 +171,43 @@ def _changed(clip: Clip) -> bool:
 
 
 def _ids_of(index: Index, source: Clip) -> list[str]:
-    """The entries of a file: they are numbered."""
-    ids: list[str] = []
-    while True:
-        some = [key_of(_origin(source), number) for number in range(len(ids), len(ids) + 64)]
-        there = list(takewhile(index.store.known(some).__contains__, some))
-        ids += there
-        if len(there) < len(some):
-            return ids
+    """The entries of a source: those of its file that are named after its stretch. Some numbers may be gone."""
+    name, _, _ = key_of(_origin(source), 0).rpartition("-")
+    clips = index.store.of_file(str(_file(source).resolve()))
+    return [clip.id for clip in clips if clip.id.rpartition("-")[0] == name]
+
+
+def _refuse_namesakes(clips: ShardDataset, names: Sequence[str], known: Mapping[str, Clip]) -> None:
+    """Clips of two prepared folders may be called alike and be of different files: those would be taken for known."""
+    for i, name in enumerate(names):
+        there = known.get(name)
+        other = None if there is None else there.metadata.get(PREPARED)
+        if there is None or other is None or Path(other) == clips.folder.resolve() or not Path(other, META).is_file():
+            continue  # new; or of this folder, or of one that has moved here
+        if there.path != Path(clips.index.text("paths", int(clips.rows[i]))).absolute():
+            raise DataError(
+                f"{clips.folder}: its clip {name} is called like another one, of {other}; make an index for each folder"
+            )
 
 
 def _outside_indexes(sources: Sequence[Clip], own: Path, place: Path) -> list[Clip]:
     """Media that are no index's thumbnails: those in the index's own folder and in folders of other indexes are not."""
     homes = [_file(source).resolve().parent for source in sources]
     folders = {folder for home in set(homes) for folder in (home, *home.parents)}
-    made = (DATABASE, STATE, THUMBNAILS)
-    others = {f for f in folders if (f / INDEX).is_file() and any((f / name).exists() for name in made)}
-    indexes = {own.resolve(), *others}
+    indexes = {own.resolve(), *(f for f in folders if (f / INDEX).is_file() and _is_index(f))}
     kept = [s for s, home in zip(sources, homes, strict=True) if indexes.isdisjoint((home, *home.parents))]
     if not kept:
         raise DataError(f"{place} names no media outside of indexes; give the index a folder of its own")
     return kept
+
+
+def _is_index(folder: Path) -> bool:
+    """Other programs call files index.json too."""
+    try:
+        about = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        about = None
+    return (folder / DATABASE).exists() or (isinstance(about, dict) and {"digest", "width", "store"} <= about.keys())
 
 
 def _file(source: Clip) -> Path:
@@ -336,16 +355,16 @@ def _fill(
         commit()
         raise
     commit()
-    return Summary(added, used, len(seen) - used, known, len(replaced or {}))
+    return Summary(added, used, len(seen) - used, known)
 
 
 def _write_skipped(folder: Path, seen: list[str], bad: list[Skipped]) -> None:
-    """The list of what was left out, with the files of this run anew and those of earlier ones kept."""
+    """The list of what was left out, those of earlier runs included unless their files were seen again."""
     again = set(seen)
     try:
         before = [row for row in read_skipped(folder) if row[0] not in again] if (folder / SKIPPED).is_file() else []
     except (OSError, ValueError, KeyError, csv.Error) as error:
-        logger.warning("%s cannot be read (%s) and is begun anew", folder / SKIPPED, error)
+        logger.warning("%s cannot be read (%s) and is begun again", folder / SKIPPED, error)
         before = []
     text = io.StringIO()
     writer = csv.writer(text)

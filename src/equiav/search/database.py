@@ -18,7 +18,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,18 @@ import numpy as np
 
 from equiav.errors import Busy, DataError, EquiAVError
 from equiav.io import locked, sha256, sync_path
-from equiav.search.records import NEAR, SIDES, TIMES, Filter, Progress, clip_record, facts, number_of, read_clip
+from equiav.search.records import (
+    NEAR,
+    SIDES,
+    TIMES,
+    Filter,
+    Progress,
+    clip_record,
+    facts,
+    matches,
+    number_of,
+    read_clip,
+)
 from equiav.search.vectors import BLOCK, DRAFT, Numbers, Rows, row_sums, side_files
 from equiav.types import Clip
 
@@ -37,7 +47,7 @@ STATE = "state.json"  # of the first format, which had no database
 FORMAT = 3  # the second had no checksums
 PORTION = 4096  # entries converted at a time
 REMEDY = "restore a copy, or make the index again"
-REMOVE = "remove it (equiav index INDEX --remove ID) and index its file again, or restore a copy of the index"
+REMOVE = "remove its file (equiav index INDEX --remove-source FILE) and index that again, or restore a copy"
 WAIT = 60.0  # seconds that a reader waits for a commit, and a commit for readers
 
 SCHEMA = f"""
@@ -84,7 +94,7 @@ def connect(folder: Path | None) -> sqlite3.Connection:
     place = "" if folder is None else f"{(folder / DATABASE).absolute().as_uri()}?mode=rw"
     sql = sqlite3.connect(place, uri=True, timeout=WAIT, isolation_level=None, check_same_thread=False)
     sql.execute("PRAGMA trusted_schema = OFF")
-    sql.create_function("matches", 2, lambda text, p: fnmatchcase(unstored(text), unstored(p)), deterministic=True)
+    sql.create_function("matches", 2, lambda text, p: matches(unstored(text), unstored(p)), deterministic=True)
     sql.create_function("number_of", 1, lambda text: number_of(unstored(text)), deterministic=True)
     return sql
 

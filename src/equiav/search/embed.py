@@ -63,6 +63,8 @@ def embed_files(
         raise DataError(f"{out}: vectors are written as {', '.join(FORMATS)}; name the file so")
     if out.suffix == ".parquet":
         _pyarrow()
+    if len(places) > 1 and not all(p.is_file() for p in places):
+        raise DataError("give several files, or one folder, list or prepared folder")
     work = out.with_name(f".{out.name}.partial")
     named, model = [str(p.absolute()) for p in places], str(embedder.digest)
     settings = {"places": named, "seconds": seconds, "overlap": overlap, "model": model}
@@ -77,8 +79,6 @@ def embed_files(
     write_json(work / SETTINGS, settings)
     place = places[0]
     if len(places) > 1:
-        if not all(p.is_file() for p in places):
-            raise DataError("give several files, or one folder, list or prepared folder")
         place = work / "files.jsonl"  # each is called what it was called in the question
         lines = (json.dumps({"name": str(p), "path": str(p.absolute())}) for p in dict.fromkeys(places))
         write_whole(place, "".join(f"{line}\n" for line in lines))
@@ -88,12 +88,19 @@ def embed_files(
             rows = _write(index, draft, out.suffix)
         sweep(out)
         clips = len(index)
-    finally:
         index.close()
+    except BaseException:
+        begun = len(index) > 0
+        index.close()
+        if not begun:  # nothing to go on with
+            shutil.rmtree(work)
+        raise
     reasons = list(read_skipped(work)) if (work / SKIPPED).is_file() else []
     listed = out.with_name(f"{out.stem}.{SKIPPED}")
     if reasons:
         write_whole(listed, (work / SKIPPED).read_bytes())
+    else:
+        listed.unlink(missing_ok=True)  # of an earlier run
     (work / SETTINGS).unlink()  # first: half of a folder would be taken for unfinished work
     shutil.rmtree(work)
     return EmbeddedFiles(rows, clips, len(reasons), listed if reasons else None)

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,19 @@ from equiav.io import SUMS, check_sums, sync_path, write_json, write_whole
 from equiav.media import thumbnail
 from equiav.search.database import REMEDY
 from equiav.search.milvus import MilvusStore, is_file, same_store
-from equiav.search.records import PREPARED, SIDES, Entry, Filter, Hit, Progress, Query, Store, Vector, parse_filters
+from equiav.search.records import (
+    PREPARED,
+    SIDES,
+    Entry,
+    Filter,
+    Hit,
+    Progress,
+    Query,
+    Store,
+    Vector,
+    matches,
+    parse_filters,
+)
 from equiav.search.store import LocalStore
 from equiav.types import Clip
 
@@ -167,13 +178,18 @@ class Index:
         return len(new)
 
     def remove(self, ids: Sequence[str] = (), sources: Sequence[str] = ()) -> int:
-        """Removes entries by id, and those of sources by name or path (`*` for anything); returns how many."""
+        """Removes entries by id, and those of sources by name or path (`*` for anything); returns how many.
+
+        Where a source is called what a pattern says, only that is removed: `[1] a.mp4` is not `1 a.mp4` then.
+        """
         gone = list(ids)
         if sources:
+            called = {name for clip in self.store.clips() for name in _names(clip) if name in sources}
             for clip in self.store.clips():
-                names = [clip.source, *([] if clip.path is None else [str(clip.path)])]
-                if any(fnmatchcase(name, pattern) for name in names for pattern in sources):
-                    gone.append(clip.id)
+                for name in _names(clip):
+                    if name in called or any(matches(name, p) for p in sources if p not in called):
+                        gone.append(clip.id)
+                        break
         count = self.store.remove(gone)
         for id in gone:
             self._thumbnail(id).unlink(missing_ok=True)
@@ -200,7 +216,7 @@ class Index:
                 return place
         except OSError:
             return None
-        logger.warning("%s is damaged and not shown; remove it, or index its file again", place)
+        logger.warning("%s is damaged and not shown; --remove-source FILE, then index that file again", place)
         return None
 
     def clips(self) -> Iterator[Clip]:
@@ -365,3 +381,7 @@ def check_side(name: str) -> None:
 def settled_store(store: str | None) -> str | None:
     """A store's address as an index remembers it: files by their whole path, whatever the current folder."""
     return str(Path(store).absolute()) if store is not None and is_file(store) else store
+
+
+def _names(clip: Clip) -> list[str]:
+    return [clip.source, *([] if clip.path is None else [str(clip.path)])]

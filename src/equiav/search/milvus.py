@@ -207,6 +207,11 @@ class MilvusStore:
         """The files that entries are of."""
         return {str(clip.path) for clip in self.clips() if clip.path is not None}
 
+    def of_file(self, path: str) -> list[Clip]:
+        """The clips of the entries of a file."""
+        rows = self._every(f"ARRAY_CONTAINS(tags, {_number('path', path)})", ["entry"])
+        return [clip for row in rows if str((clip := read_clip(row["entry"])).path) == path]
+
     def add(self, entries: Sequence[Entry]) -> None:
         """Adds entries, in several requests where they are many; cut short, it is made good by adding the same again.
 

@@ -101,6 +101,10 @@ class Store(Protocol):
         """The files that entries are of."""
         ...
 
+    def of_file(self, path: str) -> list[Clip]:
+        """The clips of the entries of a file."""
+        ...
+
     def add(self, entries: Sequence[Entry]) -> None:
         """Adds entries whose ids are new."""
         ...
@@ -159,7 +163,12 @@ class Filter:
     def _equals(self, value: str) -> bool:
         if self.key in TIMES:
             return abs(float(value) - float(self.value)) <= NEAR
-        return fnmatchcase(value, self.value)
+        return matches(value, self.value)
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Is it the pattern's text, or what its wildcards stand for? A name with brackets is found by itself."""
+    return text == pattern or fnmatchcase(text, pattern)
 
 
 def parse_filters(texts: Sequence[str | Filter]) -> tuple[Filter, ...]:

@@ -18,7 +18,10 @@ from equiav.media import CLIP_SECONDS, SAMPLE_RATE, Workers, decoded_in, excerpt
 from equiav.search.records import PREPARED, Hit
 from equiav.types import Clip
 
-NOTHING = "Nothing was found: the index is empty, or no entry meets the filters."
+NOTHING = (
+    "Nothing was found: no entry meets the filters, or none has the modality that was looked among (--among both looks "
+    "at all), or the index is empty."
+)
 BY = {"audio": "sound", "visual": "pictures"}  # what people call a modality; others go by their name
 WIDEST = 48  # characters of a column of the table
 

@@ -135,6 +135,14 @@ class LocalStore:
             rows = self._sql.execute(database.BY_KEY, ("path",)).fetchall()
         return {database.unstored(value) for value, held in rows if now.alive[np.frombuffer(held, "<u4")].any()}
 
+    def of_file(self, path: str) -> list[Clip]:
+        """The clips of the entries of a file."""
+        with self._reading() as now:
+            rows = self._sql.execute(database.BY_FACT.format("value = ?"), ("path", database.stored(path))).fetchall()
+            numbers = [n for (held,) in rows for n in np.frombuffer(held, "<u4").tolist() if now.alive[n]]
+            texts = self._column("clip", numbers)
+        return [read_clip(json.loads(texts[number])) for number in numbers]
+
     def get(self, id: str) -> Entry | None:
         """An entry with its vectors."""
         with self._reading() as now:

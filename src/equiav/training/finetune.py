@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import statistics
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from equiav.distributed import broadcast_flag, first_rank, rank, world_size
 from equiav.errors import CheckpointError, ConfigError, DataError
 from equiav.evaluation import RESULTS, Classification, Results, metrics_line
 from equiav.inference import LoadedClassifier, load_classifier
+from equiav.io import cores
 from equiav.media import to_float
 from equiav.models import ClassifierModel, load_strict, modalities
 from equiav.objectives import ClassificationObjective
@@ -365,7 +365,7 @@ def _prepare(name: str, split: int, path: Path, place: Path, report: Report) -> 
         found = read_published(name, path, split=split)
         report(found.line())
         need: tuple[Literal["audio", "video"]] = ("audio",) if PUBLISHED[name] == "audio" else ("video",)
-        prepare(found.clips, place, workers=os.cpu_count() or 1, need=need, published=True, progress=report)
+        prepare(found.clips, place, workers=cores(), need=need, published=True, progress=report)
 
     first_rank(work, f"{path}: could not be prepared by the first process")
     return place
