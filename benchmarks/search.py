@@ -2,6 +2,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/search.py [--folder FOLDER] [--count 1000000]
     # writes results/search.json and docs/images/search.png; about 15 minutes and 2.3 GB of disk
+    # with another --count results/search_large.json alone: 5,000,000 take about half an hour a noise level (--noise
+    # 1.5 for one of them) and 12 GB of disk
 
 Vectors are drawn from clusters of about 100: a unit centre plus Gaussian noise of stated length, brought back to length
 1. With noise 1.0 two members of a cluster have a cosine of about 0.5, with 1.5 of about 0.3, while strangers among a
@@ -31,6 +33,8 @@ from equiav.types import Clip
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "search.json"
+LARGE = RESULTS.with_stem("search_large")
+MILLION = 1_000_000
 PICTURE = ROOT / "docs" / "images" / "search.png"
 WIDTH, PER_CLUSTER, K, SEED = 512, 100, 10, 0
 QUERIES = 10**6 + 1  # the purpose of draws that nothing was tuned on
@@ -199,7 +203,7 @@ def draw_curve(record: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "equiav-search")
-    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--count", type=int, default=MILLION)
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--portion", type=int, default=20_000)
     parser.add_argument("--noise", type=float)
@@ -227,17 +231,20 @@ def compare(args: argparse.Namespace) -> None:
         "defaults": {"probes": vectors.PROBES, "candidates": vectors.CANDIDATES + 4 * K}, "noise": {},
         "sizes": {},
     }  # fmt: skip
-    for noise in NOISES:
+    for noise in NOISES if args.noise is None else (args.noise,):
         shutil.rmtree(args.folder, ignore_errors=True)
         made, found = (step(name, args.folder, args, noise, args.count) for name in ("build", "measure"))
         record["noise"][str(noise)] = {"build": made, "search": found}
         print(noise, made, {k: v for k, v in record["noise"][str(noise)]["search"].items() if k != "curve"}, flush=True)
-    for count in (size for size in SIZES if size < args.count):
+    for count in SIZES if args.count == MILLION else ():
         record["sizes"][str(count)] = step("both_ways", args.folder, args, NOISES[-1], count)
         print(count, record["sizes"][str(count)], flush=True)
     shutil.rmtree(args.folder, ignore_errors=True)
-    if not args.dry:
-        write_json(RESULTS, {**record, "provenance": provenance(faiss=faiss.__version__)})
+    if args.dry:
+        return
+    record["provenance"] = provenance(faiss=faiss.__version__)
+    write_json(RESULTS if args.count == MILLION else LARGE, record)
+    if args.count == MILLION:
         draw_curve(record)
 
 

@@ -22,6 +22,17 @@ def step_parts(r: dict[str, Any]) -> Made:
     return ["where the time of a step goes", "share"], rows, "By torch's profiler, each operator's own time."
 
 
+def compiled(r: dict[str, Any]) -> Made:
+    rows = [
+        [size, *(f"{run['step_cpu_seconds'][way]:.2f}" for way in ("plain", "compiled")),
+         f"{run['compiled_over_plain']:.2f}", f"{run['first_step_cpu_seconds']['compiled']:.0f}"]
+        for size, run in r["sizes"].items()
+    ]  # fmt: skip
+    header = ["model", "a step, CPU-s", "compiled", "ratio", "the first compiled step, CPU-s"]
+    clips = next(iter(r["sizes"].values()))
+    return header, rows, f"{clips['clips']} clips a step, medians of {clips['repeats']}, taken in turns, one thread."
+
+
 def memory(r: dict[str, Any]) -> Made:
     rows = []
     for way, runs in r["ways"].items():

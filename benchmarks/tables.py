@@ -138,22 +138,23 @@ def retrieval(r: dict[str, Any]) -> str:
     return markdown(header, rows) + f"\n\nEmbeddings {r['width']} wide, one thread. {origin(r)}."
 
 
-def search(r: dict[str, Any]) -> str:
+def search(*records: dict[str, Any]) -> str:
     rows = []
-    for noise, run in r["noise"].items():
+    for r, noise, run in ((one, *item) for one in records for item in one["noise"].items()):
         made, found, default = run["build"], run["search"], run["search"]["default"]
         rows.append([
-            noise, f"{made['cpu_seconds'] / 60:.1f}", f"{made['peak_anonymous_mb']:.0f}",
+            f"{r['count']:,}", noise, f"{made['cpu_seconds'] / 60:.1f}", f"{made['peak_anonymous_mb']:.0f}",
             f"{found['anonymous_mb']:.0f}",
             f"{default['p50_ms']:.1f}", f"{default['p95_ms']:.1f}", f"{default['p50_cpu_ms']:.1f}",
             f"{default['recall_at_10']:.3f}",
         ])  # fmt: skip
-    header = ["noise", "build, CPU-min", "memory while building, MB", "memory while searching, MB"]
+    header = ["vectors", "noise", "build, CPU-min", "memory while building, MB", "memory while searching, MB"]
     header += ["p50, ms", "p95, ms", "CPU p50, ms", "recall@10"]
     return markdown(header, rows) + (
-        f"\n\n{r['count']:,} vectors of {r['width']} ({r['raw_mb']:.0f} MB as float32) in clusters of about "
+        f"\n\nVectors of {r['width']} ({records[0]['raw_mb']:.0f} MB a million as float32) in clusters of about "
         f"{r['per_cluster']}, default settings, one core. Memory is the process's anonymous resident memory; p50 and "
-        f"p95 are by the clock. FAISS {r['provenance']['faiss']}, {origin(r)}."
+        f"p95 are by the clock. FAISS {r['provenance']['faiss']}, "
+        f"{origins({format(r['count'], ','): r for r in records})}."
     )
 
 
@@ -214,12 +215,12 @@ def glance(
         ["a clip cut from a video, ready for training", f"{1000 / made['clips_per_cpu_second']['equiav']:.0f} CPU-ms",
          name, f"{made['times_as_fast'][name]:.1f}"],
     ]  # fmt: skip
-    most = searched[max(searched, key=int)] if searched else {"noise": {}}
-    for noise, libraries in most["noise"].items():
+    sizes = [(searched or {})[count] for count in sorted(searched or {}, key=int, reverse=True)]
+    for size, noise, libraries in ((one, *item) for one in sizes for item in one["noise"].items()):
         times = {k: v["held_out"]["p50_cpu_ms"] for k, v in libraries.items() if v["reached"]}
         best = min((k for k in times if k != "equiav"), key=lambda k: times[k], default=None)
         if best and "equiav" in times:
-            what = f"a search of {most['count']:,} vectors, tuned for recall {most['wanted_recall']}, noise {noise}"
+            what = f"a search of {size['count']:,} vectors, tuned for recall {size['wanted_recall']}, noise {noise}"
             rival, ratio = f"{best}, the fastest rival", times[best] / times["equiav"]
             rows.append([what, f"{times['equiav']:.2f} CPU-ms", rival, f"{ratio:.1f}"])
     return markdown(["", "equiav", "beside", "times as fast"], rows)
@@ -452,6 +453,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "augment": (("augment.json",), augment),
     "training_step": (("training_step.json",), training_step),
     "step_parts": (("training_step.json",), about_speed(speed_tables.step_parts)),
+    "compile": (("compile.json",), about_speed(speed_tables.compiled)),
     "memory": (("memory.json",), about_speed(speed_tables.memory)),
     "small_step": (("small_step.json",), about_speed(speed_tables.small_step)),
     "token_speed": (("token_dropping.json",), about_speed(speed_tables.token_speed)),
@@ -464,7 +466,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "cost": (("cost.json",), cost),
     "prepare": (("prepare.json",), prepare),
     "loader": (("loader.json",), loader),
-    "search": (("search.json",), search),
+    "search": (("search.json", "search_large.json"), search),
     "search_sizes": (("search.json",), search_sizes),
     "bridge": (("bridge.json",), bridge),
     "rivals": (("rivals.json",), rivals),
