@@ -3,8 +3,8 @@
     equiav ablate configs/ablation/scarce_size.yaml --scale world      # the runs
     python benchmarks/scarce.py                                        # the figure
 
-Lines are means over seeds with Student's 95 % interval, points are seeds, of the last checkpoint. Methods and sizes without
-a run are left out.
+Lines are means over seeds with Student's 95 % interval, points are seeds, of the last checkpoint. Methods and sizes
+without a run are left out.
 """
 
 from __future__ import annotations
