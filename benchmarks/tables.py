@@ -49,7 +49,8 @@ def together(records: list[dict[str, Any]]) -> str:
     made = [record["provenance"] for record in records]
     machines = sorted({f"{m['cores']} cores of {m['cpu']}, torch {m['torch']}" for m in made})
     days, commits = sorted({m["utc"][:10] for m in made}), sorted({m["commit"] for m in made})
-    return f"{'; '.join(machines)}, commits {', '.join(commits)}, {' to '.join(sorted({days[0], days[-1]}))}"
+    many = "s" if len(commits) > 1 else ""
+    return f"{'; '.join(machines)}, commit{many} {', '.join(commits)}, {' to '.join(sorted({days[0], days[-1]}))}"
 
 
 def origins(records: dict[str, dict[str, Any]]) -> str:
@@ -186,13 +187,15 @@ def one_size_of_rivals(r: dict[str, Any]) -> str:
             ])  # fmt: skip
     header = ["noise", "library", "build, CPU-min", "memory while searching, MB"]
     header += ["CPU p50, ms", "CPU p95, ms", "p50, ms", "p95, ms", "recall@10"]
-    made = r["provenance"]
-    graphs = "; ".join(f"{name} {links} links, effort {effort}" for name, (links, effort) in r["graphs"].items())
+    every = {name: row for libraries in r["noise"].values() for name, row in libraries.items()}
+    graphs = "; ".join(f"{name} {g[0]} links, effort {g[1]}" for name, row in every.items() if (g := row["graph"]))
+    made = next(iter(every.values()))["provenance"]
     return markdown(header, rows) + (
         f"\n\n{r['count']:,} vectors of {r['width']} ({r['raw_mb']:.0f} MB as float32), one core. Each library looks "
         f"just far enough for a recall of {r['wanted_recall']} on tuning queries; stated is what others gave. Graphs: "
         f"{graphs}. A search of equiav includes reading what is known of the results. "
-        f"hnswlib {made['hnswlib']}, usearch {made['usearch']}, FAISS {made['faiss-cpu']}, {origin(r)}."
+        f"hnswlib {made['hnswlib']}, usearch {made['usearch']}, FAISS {made['faiss-cpu']}, "
+        f"{together([row for libraries in r['noise'].values() for row in libraries.values()])}."
     )
 
 
