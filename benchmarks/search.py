@@ -182,7 +182,7 @@ def draw_curve(record: dict[str, Any]) -> None:
     from equiav.report import new_figure, save
 
     figure = new_figure(9.0, 3.6)
-    axes = figure.subplots(1, len(record["noise"]), sharey=True)
+    axes = figure.subplots(1, len(record["noise"]), sharey=True, squeeze=False)[0]
     for axis, (noise, run) in zip(axes, record["noise"].items(), strict=True):
         for candidates in CANDIDATES:
             points = [p for p in run["search"]["curve"] if p["candidates"] == candidates]

@@ -218,7 +218,7 @@ def glance(
         ["a clip cut from a video, ready for training", f"{1000 / made['clips_per_cpu_second']['equiav']:.0f} CPU-ms",
          name, f"{made['times_as_fast'][name]:.1f}"],
     ]  # fmt: skip
-    sizes = [(searched or {})[count] for count in sorted(searched or {}, key=int, reverse=True)]
+    sizes = sorted((searched or {}).values(), key=lambda size: int(size["count"]), reverse=True)
     for size, noise, libraries in ((one, *item) for one in sizes for item in one["noise"].items()):
         times = {k: v["held_out"]["p50_cpu_ms"] for k, v in libraries.items() if v["reached"]}
         best = min((k for k in times if k != "equiav"), key=lambda k: times[k], default=None)
