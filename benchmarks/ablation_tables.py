@@ -55,8 +55,8 @@ HYPOTHESES = [
     *((f"7: lead over plain contrast, without {what}", "augmentation", (f"EquiAV without {what}",),
        ("plain contrast",), LEAD) for what in ("crops", "colours")),
     ("7, ahead of itself without crops", "augmentation", ("EquiAV",), ("EquiAV without crops",), AHEAD),
-    ("7, without colours ahead of without crops", "augmentation", ("EquiAV without colours",), ("EquiAV without crops",),
-     AHEAD),
+    ("7, without colours ahead of without crops", "augmentation", ("EquiAV without colours",),
+     ("EquiAV without crops",), AHEAD),
     *((f"8, ahead of {name}, {part} of the real data", "real_scarce", (f"EquiAV ({part})",), (f"{name} ({part})",),
        AHEAD) for name in OTHERS[:2] for part in PARTS),
     ("9, the lead over plain contrast is not smaller at a quarter", "real_scarce",
@@ -86,9 +86,10 @@ def hypotheses() -> tuple[list[str], list[list[str]], str]:
     note = (
         "Differences in mean reciprocal rank, on real data in mean average precision, in per cent: what was expected "
         "to be ahead minus the other, paired over seeds, last checkpoint, 95 % interval of Student's t. Confirmed and "
-        "contradicted: significant, in both directions of retrieval unless one is named. Not contradicted: expected was "
-        "no loss, and none is significant. Rows with a colon are measurements without an expectation of their own. "
-        f"Of {2 * len(rows)} intervals, one in twenty would look significant without any effect; they are not corrected."
+        "contradicted: significant, in both directions of retrieval unless one is named. Not contradicted: expected "
+        "was no loss, and none is significant. Rows with a colon are measurements without an expectation of their own. "
+        f"Without any effect, one in twenty of the {2 * len(rows)} intervals would look significant; they are not "
+        "corrected for that."
     )
     return ["hypothesis", "video to audio", "audio to video", "seeds", "outcome"], rows, note
 

@@ -8,8 +8,6 @@ Made = tuple[list[str], list[list[str]], str]
 WAYS = {
     "whole": "whole batch", "checkpointed": "activation checkpointing", "cached": "gradient cache", "both": "both",
 }  # fmt: skip
-RECALLS = [f"{way}/R@{k}" for way in ("audio_to_video", "video_to_audio") for k in (1, 5, 10)]
-RECALL_NAMES = [f"{way} R@{k}" for way in ("A->V", "V->A") for k in (1, 5, 10)]
 # They stand below their table, so that a page never names one that no run has drawn.
 PICTURES = {
     "memory": "![Peak memory against the clips of a step](../images/memory.png)",
@@ -75,18 +73,6 @@ def token_store(r: dict[str, Any]) -> Made:
         f"relative difference of any loss in {r['steps']} steps: {r['largest_relative_difference']:.1g}."
     )
     return ["tokens of frozen encoders", "CPU-seconds per epoch", "times as fast"], rows, note
-
-
-def token_cost(w: dict[str, Any]) -> Made:
-    rows = []
-    for name, keep in (("all", "1.0"), ("half", "0.5")):
-        runs = [run for key, run in w["runs"].items() if key.startswith(f"{keep}/")]
-        rows.append([name, *(f"{sum(run[k] for run in runs) / len(runs):.1f}" for k in RECALLS)])
-    found = [w["half_minus_all"].get(k) for k in RECALLS]
-    rows.append(["half - all", *(f"{d['mean']:+.1f} ± {d['half_width'] or 0:.1f}" if d else "" for d in found)])
-    seeds = len({key.split("/")[1] for key in w["runs"]})
-    note = f"`{w['recipe']}`, test scenes, per cent, means of {seeds} seeds; differences paired by seed, 95 % interval."
-    return ["tokens kept", *RECALL_NAMES], rows, note
 
 
 def small_step(r: dict[str, Any]) -> Made:
