@@ -153,8 +153,8 @@ def search(*records: dict[str, Any]) -> str:
     header += ["p50, ms", "p95, ms", "CPU p50, ms", "recall@10"]
     return markdown(header, rows) + (
         f"\n\nVectors of {r['width']} ({records[0]['raw_mb']:.0f} MB a million as float32) in clusters of about "
-        f"{r['per_cluster']}, default settings, searched on one core. Memory is the process's anonymous resident memory; "
-        f"p50 and p95 are by the clock. FAISS {r['provenance']['faiss']}, "
+        f"{r['per_cluster']}, default settings, searched on one core. Memory is the process's anonymous resident "
+        f"memory; p50 and p95 are by the clock. FAISS {r['provenance']['faiss']}, "
         f"{origins({format(r['count'], ','): r for r in records})}."
     )
 
