@@ -227,11 +227,11 @@ def glance(
         times = {k: v["held_out"]["p50_cpu_ms"] for k, v in libraries.items() if v["reached"] and k != "equiav"}
         best = min(times, key=lambda k: times[k], default=None)
         if best and libraries.get("equiav", {}).get("reached"):
-            ours = [libraries["equiav"][way]["p50_cpu_ms"] for way in ("held_out", "default")]
+            searches = [libraries["equiav"][way]["p50_cpu_ms"] for way in ("held_out", "default")]
             tuned = f"tuned for recall {size['wanted_recall']} / default"
             what = f"a search of {size['count']:,} vectors, noise {noise}: {tuned}"
-            ratios = " / ".join(f"{times[best] / ms:.1f}" for ms in ours)
-            rows.append([what, f"{ours[0]:.2f} / {ours[1]:.2f} CPU-ms", f"{best} (tuned), the fastest", ratios])
+            ratios = " / ".join(f"{times[best] / ms:.1f}" for ms in searches)
+            rows.append([what, f"{searches[0]:.2f} / {searches[1]:.2f} CPU-ms", f"{best} (tuned), the fastest", ratios])
     return markdown(["", "equiav", "compared with", "times as fast"], rows)
 
 
