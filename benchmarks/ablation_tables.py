@@ -64,7 +64,8 @@ HYPOTHESES = [
     *((f"10, a masked start helps {name}, {part} of the real data", "real_scarce", (f"{name} ({part}, masked start)",),
        (f"{name} ({part})",), AHEAD) for name in (*OTHERS[:2], "EquiAV") for part in PARTS),
     ("11, not behind plain contrast on digits", "real_digits", ("EquiAV",), ("plain contrast",), NOT_BEHIND),
-    ("12, ahead of plain contrast, each at its own learning rate", "rate_chosen", ("EquiAV",), ("plain contrast",), AHEAD),
+    *((f"12, ahead of {name}, each at its own learning rate", "rate_chosen", ("EquiAV",), (name,), AHEAD)
+      for name in OTHERS[:2]),
 ]  # fmt: skip
 
 
