@@ -7,7 +7,9 @@ import math
 import re
 import sys
 from collections.abc import Callable
+from copy import deepcopy
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -746,9 +748,14 @@ class _PlainLoader(yaml.SafeLoader):
         super().flatten_mapping(node)
 
 
+@lru_cache(maxsize=256)
+def _plain(text: str) -> Any:
+    return yaml.load(text, _PlainLoader)  # a SafeLoader
+
+
 def _parse_yaml(text: str, where: str) -> Any:
     try:
-        return yaml.load(text, _PlainLoader)  # a SafeLoader
+        return deepcopy(_plain(text))  # tables of runs read the same recipes and overrides over and over
     except RecursionError:
         raise ConfigError(f"{where}: not YAML (nested too deeply)") from None
     except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError) as error:

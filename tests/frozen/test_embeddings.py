@@ -1,4 +1,4 @@
-"""Embeddings of generated sounds, pictures and videos by models with seeded weights, pinned to 1e-6.
+"""Embeddings of generated sounds, pictures and videos by models with seeded weights, pinned.
 
 They hold together all that lies between a file and its vector: decoding, filter bank, encoders, predictor, bank,
 heads, averaging; and the weights that a seed draws.
@@ -12,6 +12,9 @@ from tests.frozen.api import embedder, frozen, rounded, seeded_model, stored_bef
 from tests.frozen.media import noise, sweep, write_lossless
 
 TOLERANCE = 1e-6
+# A scaled pixel halfway between two whole numbers goes up or down with the last bit of a sum, whose order is the
+# processor's: one such pixel moves the vector of a picture by a few 1e-5.
+PICTURES = 1e-4
 RECIPE = {
     "model": {
         "encoder": {"size": None, "width": 32, "depth": 2, "heads": 4},
@@ -70,7 +73,11 @@ def test_twenty_vectors(media):
         found[f"window {number}: pictures"] = windows[number].visual
     assert len(found) >= 20
     frozen("embeddings", "windows", [[w.start, w.end] for w in windows], TOLERANCE)
-    frozen("embeddings", "vectors", {name: rounded(vector) for name, vector in found.items()}, TOLERANCE)
+    vectors = {name: rounded(vector) for name, vector in found.items()}
+    heard = {name: v for name, v in vectors.items() if name.startswith("audio") or ": sound" in name}
+    seen = {name: v for name, v in vectors.items() if name not in heard}
+    frozen("embeddings", "sounds", heard, TOLERANCE)
+    frozen("embeddings", "pictures", seen, PICTURES)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -70,9 +70,10 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, method):
     run = start(whole, *METHODS[method])
     assert run.wait() == 0, run.stderr.read().decode()
 
-    moments = random.Random(0)
-    kills = 0
-    for moment in ("step", "draft", "anywhere", "draft", "step"):
+    # What all methods share is tried with one of them; of the others, what they store.
+    moments = ("step", "draft", "anywhere", "draft", "step") if method == "equiav" else ("draft", "step")
+    delays, kills = random.Random(0), 0
+    for moment in moments:
         process = start(parts, *METHODS[method])
         found = checkpoints_of(parts)
         if moment == "step":
@@ -81,11 +82,11 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, method):
             wait_for_draft(process, parts)
         else:
             wait_for_step(process, parts, (found[-1][0] if found else 0) + 1)
-            time.sleep(moments.uniform(0, 0.5))
+            time.sleep(delays.uniform(0, 0.5))
         if process.poll() is None:
             kill(process)
             kills += 1
-    assert kills >= 4
+    assert kills >= len(moments) - 1
     finish = start(parts, *METHODS[method])
     assert finish.wait() == 0, finish.stderr.read().decode()
 

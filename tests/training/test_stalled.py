@@ -86,13 +86,13 @@ def test_a_worker_of_the_loader(tmp_path, sent, what):
 @pytest.mark.parametrize(
     ("sent", "number", "what"),
     [
-        (signal.SIGSTOP, 1, "rank 1 has not answered for 40 s (twice train.timeout)"),
-        (signal.SIGSTOP, 0, "rank 0 has not answered for 40 s (twice train.timeout)"),
+        (signal.SIGSTOP, 1, "rank 1 has not answered for 20 s (twice train.timeout)"),
+        (signal.SIGSTOP, 0, "rank 0 has not answered for 20 s (twice train.timeout)"),
         (signal.SIGKILL, 1, "rank 1 has ended without a word"),
     ],
 )
 def test_a_rank(tmp_path, sent, number, what):
-    with running(tmp_path, "train.workers=0", "train.timeout=20", processes=2) as run:
+    with running(tmp_path, "train.workers=0", "train.timeout=10", processes=2) as run:
         ranks = {}
         for pid in children(run.pid):
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")

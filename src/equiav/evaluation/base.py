@@ -18,7 +18,7 @@ from equiav.config import Config
 from equiav.data import Dataset
 from equiav.hub import on_hub
 from equiav.io import provenance, write_json, write_whole
-from equiav.report import image_png, spectrogram_png, wav, write_page
+from equiav.report import image_png, wav, write_page
 from equiav.types import AUDIO, VISUAL, Modality
 
 RESULTS, REPORT = "results.json", "report.html"
@@ -155,6 +155,8 @@ class Examples:
                     raw = raw.round().byte()
                 self.assets[files["image"]] = image_png(pixels(raw), scale=max(1, SIDE // raw.shape[1]))
             else:
+                from equiav.report import spectrogram_png  # it brings matplotlib, which training does without
+
                 self.assets[files["image"]] = spectrogram_png(self.filter_bank(raw[None])[0].numpy())
             if "audio" in files:
                 self.assets[files["audio"]] = wav(raw.numpy(), self.config.audio.sample_rate)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
-from scipy.stats import mannwhitneyu, norm
 from torch import Tensor
 
 from equiav.build import build_inputs
@@ -50,6 +49,8 @@ def mean_average_precision(
 
 def roc_auc(scores: Float[Tensor, " n"], positive: Float[Tensor, " n"]) -> float:
     """Chance that a positive is scored above a negative, ties counted half; NaN where either is missing."""
+    from scipy.stats import mannwhitneyu  # half a second to load, which training without labels does without
+
     above, below = scores[positive > 0].cpu().numpy(), scores[positive <= 0].cpu().numpy()
     if not len(above) or not len(below):
         return math.nan
@@ -58,7 +59,9 @@ def roc_auc(scores: Float[Tensor, " n"], positive: Float[Tensor, " n"]) -> float
 
 def d_prime(auc: float) -> float:
     """How far two unit Gaussians lie apart whose ROC curve has this area; infinite at 1."""
-    return math.sqrt(2) * float(norm.ppf(auc))
+    from scipy.special import ndtri
+
+    return math.sqrt(2) * float(ndtri(auc))
 
 
 def accuracy(scores: Float[Tensor, "n classes"], labels: Float[Tensor, "n classes"]) -> float:

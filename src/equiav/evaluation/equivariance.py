@@ -25,7 +25,7 @@ from equiav.io import Progress
 from equiav.media import prepare_batch
 from equiav.models import Branch, Tokens, centroid, mean_pool
 from equiav.randomness import generator
-from equiav.report import image_png, spectrogram_png
+from equiav.report import image_png
 from equiav.types import VISUAL, Modality
 
 DRAWS = 8  # per clip: a mean over them, and the pool in which a prediction looks for its own
@@ -435,6 +435,8 @@ def _example(
         if m == VISUAL:
             assets[place] = image_png(pixels(view), scale=max(1, SIDE // view.shape[1]))
         else:
+            from equiav.report import spectrogram_png  # it brings matplotlib, which training does without
+
             assets[place] = spectrogram_png(view[0].numpy(), limits=limits)
         return place
 

@@ -18,7 +18,7 @@ from equiav.losses import masked_squares, patch_scale, reconstruct
 from equiav.media import denormalise, encoder_inputs
 from equiav.models import ReconstructingModel, kept_by_noise, removed
 from equiav.randomness import generator
-from equiav.report import image_png, spectrogram_png
+from equiav.report import image_png
 from equiav.types import AUDIO, VISUAL, Batch, Modality
 
 SIDE = 144  # pixels of a frame on the page
@@ -129,6 +129,8 @@ def _pictures(network: ReconstructingModel, m: Modality, patches: Patches, *, no
     stages = {"masked": hidden, "reconstruction": reconstruct(target, prediction, mask, norm_pix), "original": target}
     images = {name: network.images(m, value).cpu() for name, value in stages.items()}
     if m == AUDIO:
+        from equiav.report import spectrogram_png  # it brings matplotlib, which training does without
+
         limits = (float(images["original"].min()), float(images["original"].max()))
         return {
             name: spectrogram_png(x[0, 0].T.numpy(), width=3.0, height=1.6, dpi=96, limits=limits)

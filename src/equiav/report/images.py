@@ -7,7 +7,6 @@ import io
 import wave
 
 import numpy as np
-from matplotlib import colormaps
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -43,6 +42,8 @@ def wav(samples: NDArray[np.float32], sample_rate: int) -> bytes:
 
 def heat_overlay(image: Pixels, heat: NDArray[np.float32], *, strength: float = 0.55, pale: float = 0.5) -> Pixels:
     """The image under a map of its size; what is below the map's `pale` quantile stays as it is."""
+    from matplotlib import colormaps
+
     low, high = np.quantile(heat, pale), heat.max()
     level = np.clip((heat - low) / max(float(high - low), 1e-12), 0, 1)
     colours = colormaps["inferno"](0.25 + 0.75 * level)[..., :3] * 255

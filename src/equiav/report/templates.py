@@ -10,7 +10,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from equiav.io import write_whole
-from equiav.report import figures
 from equiav.report.images import data_uri
 
 
@@ -38,6 +37,8 @@ def write_page(results: Path, page: Path, template_name: str) -> Path:
 
     Templates get the record as `results`, the plots as `figures`, and `asset(name)`: the bytes of a file beside it.
     """
+    from equiav.report import figures
+
     record = json.loads(results.read_text(encoding="utf-8"))
     html = render(
         template_name, results=record, figures=figures, asset=lambda name: (results.parent / name).read_bytes()

@@ -86,7 +86,7 @@ def write_results(
 
     Files are decoded in `workers`, if they are given.
     """
-    from equiav.report import render  # it brings matplotlib, which worker processes and searches do without
+    from equiav.report import render  # templates, which worker processes and searches do without
 
     asked: dict[str, Any] = {"image": None, "audio": None}
     if query is not None and kind == "image":
