@@ -66,6 +66,13 @@ HYPOTHESES = [
     ("11, not behind plain contrast on digits", "real_digits", ("EquiAV",), ("plain contrast",), NOT_BEHIND),
     *((f"12, ahead of {name}, each at its own learning rate", "rate_chosen", ("EquiAV",), (name,), AHEAD)
       for name in OTHERS[:2]),
+    *((f"13, ahead of {name}, all from a masked start", "rate_masked", ("EquiAV (masked start)",),
+       (f"{name} (masked start)",), AHEAD) for name in OTHERS[:2]),
+    *((f"14, a masked start helps {name}", "rate_masked", (f"{name} (masked start)",), (name,), AHEAD)
+      for name in (*OTHERS[:2], "EquiAV")),
+    *((f"15, {name} ahead of EquiAV", "rate_variants", (name,), ("EquiAV",), AHEAD) for name in ("S = 1", "alternating")),
+    *((f"15: {name} beside invariant + original", "rate_variants", (name,), ("invariant + original",), LEAD)
+      for name in ("S = 1", "alternating")),
 ]  # fmt: skip
 
 
