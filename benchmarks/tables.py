@@ -85,8 +85,8 @@ def training_step(r: dict[str, Any]) -> str:
     return markdown(["base model, batch 4, float32", "equiav", "released code"], rows) + f"\n\n{origin(r)}."
 
 
-def scarce() -> str:
-    header, rows, note, records = ablation_tables.scarce()
+def variants(name: str) -> str:
+    header, rows, note, records = ablation_tables.variants(name)
     made = together(records)
     return markdown(header, rows) + f"\n\n{note} {made}." if rows else "Not run yet."
 
@@ -481,7 +481,8 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "glance": (("training_step.json", "loader.json", "retrieval.json", "prepare.json", "rivals.json"), glance),
     "retrieval": (("retrieval.json",), retrieval),
     "recipe_keys": ((), recipe_keys),  # from the code
-    "scarce": ((), scarce),  # from results/ablation
+    "scarce": ((), lambda: variants("scarce")),  # from results/ablation
+    "chosen": ((), lambda: variants("rate_chosen")),
     "hypotheses": ((), hypotheses),
     "paired": (("class_paired.json", "av_mnist.json"), paired),
     "equivariance": (("equivariance_world.json",), equivariance),

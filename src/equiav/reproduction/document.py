@@ -35,7 +35,7 @@ from equiav.reproduction.tables import SCALES, Column, Row, ScaleName, Table, lo
 NAMES: dict[ScaleName, str] = {"world": "world", "real": "real data", "paper": "paper's scale"}
 MINUS = "\N{MINUS SIGN}"
 OURS, PAPER = "#1f5fa8", "#c2571a"
-PANEL_INCHES = 2.1
+PANEL_INCHES, ACROSS = 2.1, 5  # of a table's plot: the width of a panel, and at most how many stand side by side
 CSV_HEADER = (
     "table", "row", "column", "from", "seeds", "mean", "std", "values",
     "compared_with", "difference", "low", "high", "paper_difference", "verdict",
@@ -266,9 +266,13 @@ def table_plot(results: Results) -> bytes | None:
     if not columns:
         return None
     shown = [row for row in rows if row.name in compared] if compared else rows
-    figure = new_figure(2.2 + PANEL_INCHES * len(columns), 1.3 + 0.38 * len(shown))
-    panels = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
-    for axis, column in zip(panels, columns, strict=True):
+    lines = -(-len(columns) // ACROSS)
+    across = -(-len(columns) // lines)
+    figure = new_figure(2.2 + PANEL_INCHES * across, 0.9 + lines * (0.4 + 0.38 * len(shown)))
+    panels = figure.subplots(lines, across, squeeze=False, sharey=True).flatten()
+    for axis in panels[len(columns) :]:
+        axis.set_visible(False)
+    for axis, column in zip(panels, columns, strict=False):
         if compared:
             found = [next(c for c in compared[row.name] if c.column == column) for row in shown]
             _plot_differences(axis, found, papers=not table.own_references)
@@ -279,6 +283,8 @@ def table_plot(results: Results) -> bytes | None:
                 for value in results.values.get((row.name, column.name), {}).values():
                     axis.plot(value, place + 0.14, "o", color=OURS, markersize=4.5, alpha=0.7)
         axis.set_title(column.name, fontsize=9)
+        if column.less_is_better:
+            axis.set_xlabel("less is better", fontsize=7)
         labels = [f"{row.name} ({_plural(results.seeds(row), 'seed')})" for row in shown]
         axis.set_yticks(range(len(shown)), labels, fontsize=8)
         axis.set_ylim(len(shown) - 0.5, -0.5)

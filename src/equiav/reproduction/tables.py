@@ -30,8 +30,9 @@ def _shared_columns() -> dict[str, dict[str, Any]]:
             for bank, name in (("", ""), ("_bank_s", " (bank of S)")):
                 world, paper = (f"{task}{bank}" for task in ("retrieval", "transfer"))
                 at = {"world": f"{world}.{direction}.{metric}", "paper": f"{paper}.audioset.{direction}.{metric}"}
-                found[f"{way}{suffix}{name}"] = at
-            found[f"{way}{suffix} (best)"] = {"world": f"retrieval_best.{direction}.{metric}"}
+                found[f"{way}{suffix}{name}"] = {**at, "less_is_better": metric == "median_rank"}
+            best = {"world": f"retrieval_best.{direction}.{metric}", "less_is_better": metric == "median_rank"}
+            found[f"{way}{suffix} (best)"] = best
         found[way]["real"] = f"retrieval.{direction}.P@1"
         found[f"{way} mAP"] = {"real": f"retrieval.{direction}.mAP"}
     for name, view in (("A", "audio"), ("V", "visual"), ("A-V", "audiovisual")):
@@ -65,6 +66,7 @@ class Column(_Part):
     paper: str | None = None
     digits: int = 1
     compared: bool = True
+    less_is_better: bool = False
 
     def place(self, scale: ScaleName, key: str) -> str | None:
         """Where this column's value of a row stands."""
