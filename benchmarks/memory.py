@@ -1,19 +1,27 @@
 """Peak memory of a training step against the number of clips in it, four ways, each in a process of its own.
 
     python benchmarks/memory.py        # about 35 minutes on two idle cores; results/memory.json, docs/images/memory.png
+    python benchmarks/memory.py --ways cached --batches 16 32 --results benchmarks/results/memory_cached.json
+                                       # 10 minutes; what of the gradient cache's peak is in use
 
 `whole` keeps all activations, `checkpointed` only the inputs of blocks (train.checkpoint_activations), `cached` takes
 the batch in portions of 4 clips through the gradient cache (train.micro_batch), `both` does both. What would not fit
-into this machine's memory is left out and said so. Results that are there already are not repeated; --again does.
+into this machine's memory is left out and said so. Memory in use is what the C library has handed out, looked at all
+through the step; the rest of the peak is freed memory that it keeps. Results that are there already are not repeated;
+--again does.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import resource
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +57,41 @@ def one(size: str, way: str, batch: int, portion: int) -> dict[str, Any]:
     stepper = Stepper(config_of(size, **options), batch)
     stepper.allocate_moments()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    cpu, wall = stepper.timed(stepper.draws(0))
+    with most_in_use() as in_use:
+        cpu, wall = stepper.timed(stepper.draws(0))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert peak > before, "the step must be what needs most"
-    return {"peak_gb": peak * 1024 / 1e9, "cpu_seconds": cpu, "seconds": wall, "state_gb": stepper.state_gb}
+    found = {"peak_gb": peak * 1024 / 1e9, "in_use_gb": max(in_use, default=None)}
+    return {**found, "cpu_seconds": cpu, "seconds": wall, "state_gb": stepper.state_gb}
+
+
+class Mallinfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+    )]  # fmt: skip
+
+
+@contextmanager
+def most_in_use() -> Iterator[list[float]]:
+    """GB in use, some times a second while the block runs; nothing where the C library does not tell."""
+    library, found, done = ctypes.CDLL(None), [], threading.Event()
+    if not hasattr(library, "mallinfo2"):
+        yield found
+        return
+    library.mallinfo2.restype = Mallinfo
+
+    def look() -> None:
+        while not done.wait(0.1):
+            info = library.mallinfo2()
+            found.append((info.uordblks + info.hblkhd) / 1e9)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    yield found
+    done.set()
+    watcher.join()
 
 
 def available_gb() -> float:
@@ -106,7 +145,8 @@ def main() -> None:
             state = [r["state_gb"] for way in record["ways"].values() for r in way.values() if "state_gb" in r]
             record |= {**facts, "batches": args.batches, "state_gb": state[0] if state else 0.0}
             write_json(args.results, {**record, "provenance": provenance()})
-    plot(record, args.plot)
+    if args.results == RESULTS:
+        plot(record, args.plot)
 
 
 if __name__ == "__main__":

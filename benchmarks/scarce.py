@@ -13,8 +13,8 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
+from ablation_tables import found_in
 from equiav.report import new_figure, save
-from equiav.reproduction import Folders, Results, collect, load_table
 
 ROOT = Path(__file__).resolve().parents[1]
 NAME = re.compile(r"(.+) \((\d+) clips\)")
@@ -27,12 +27,6 @@ OTHER_RATES = {  # table, row: method, clips
     ("rate", "plain contrast (8000 clips, lr 0.001)"): ("plain contrast", 8000),
 }
 PANELS = {"V2A MRR": "video to audio", "A2V MRR": "audio to video"}
-
-
-def found_in(name: str) -> Results:
-    """What has been run of a table."""
-    table = load_table(ROOT / f"configs/ablation/{name}.yaml")
-    return collect(table, "world", Folders(ROOT / "results/ablation", ROOT / "runs/ablation"))
 
 
 def main() -> None:

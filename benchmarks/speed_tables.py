@@ -31,7 +31,7 @@ def compiled(r: dict[str, Any]) -> Made:
     return header, rows, f"{clips['clips']} clips a step, medians of {clips['repeats']}, taken in turns, one thread."
 
 
-def memory(r: dict[str, Any]) -> Made:
+def memory(r: dict[str, Any], cached: dict[str, Any] | None = None) -> Made:
     rows = []
     for way, runs in r["ways"].items():
         held = [_held(runs.get(str(n))) for n in r["batches"]]
@@ -43,6 +43,13 @@ def memory(r: dict[str, Any]) -> Made:
         f"the gradient cache takes portions of {r['portion']} clips. "
         "The same gradients every way (`tests/training/test_memory_options.py`)."
     )
+    if cached:
+        runs = cached["ways"]["cached"].items()
+        in_use = ", ".join(f"{run['in_use_gb']:.1f} GB of {run['peak_gb']:.1f} with {n} clips" for n, run in runs)
+        note += (
+            f" Of the gradient cache's peak is in use {in_use} (commit {cached['provenance']['commit']}); "
+            "the rest is freed memory that the C library keeps."
+        )
     return header, rows, note
 
 
