@@ -13,10 +13,10 @@ from equiav.reproduction import Column, Estimate, Folders, Results, Row, collect
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = {
-    "V2A MRR": "V->A MRR",
-    "A2V MRR": "A->V MRR",
-    "V2A R@10": "V->A R@10",
-    "A2V R@10": "A->V R@10",
+    "V2A MRR": "video to audio, MRR",
+    "A2V MRR": "audio to video, MRR",
+    "V2A R@10": "video to audio, R@10",
+    "A2V R@10": "audio to video, R@10",
     "CPU min": "CPU-minutes",
 }
 
@@ -189,15 +189,18 @@ def variants(name: str) -> tuple[list[str], list[list[str]], str, list[dict[str,
     run = [row for row in table.rows if found.seeds(row)]
     main = [reference, *(row for row in run if row is not reference)] if reference in run else []
     rows = [[row.name, *(_cell(found, row, reference, column) for column in columns)] for row in main]
-    counts = sorted({found.seeds(row) for row in main})
-    note = (
-        f"Means over {' to '.join(map(str, counts))} seeds ± standard deviation; test scenes, per cent. MRR: mean "
-        "reciprocal rank, by chance 0.4; R@10: by chance 0.5. Beside EquiAV, paired over seeds: ↑ ahead, ↓ behind, "
-        "= not significant at 95 %."
-    )
     seeds = {row.name: found.values[row.name, columns[0].name] for row in main}
     keys = {row_run(table, row, "world", seed).key for row in main for seed in seeds[row.name]}
-    return ["variant", *COLUMNS.values()], rows, note, [found.records[key] for key in sorted(keys)]
+    records = [found.records[key] for key in sorted(keys)]
+    (scenes,) = {record["test"]["retrieval"]["audio_to_video"]["pool"] for record in records} or {1}
+    chance = 100 * sum(1 / rank for rank in range(1, scenes + 1)) / scenes
+    counts = " to ".join(map(str, sorted({found.seeds(row) for row in main})))
+    note = (
+        f"Means over {counts} seeds ± standard deviation; {scenes:,} test scenes, per cent. MRR: mean reciprocal rank, "
+        f"by chance {chance:.1f}; R@10: by chance {1000 / scenes:.1f}. Beside {reference.name}, paired over seeds: "
+        "↑ ahead, ↓ behind, = not significant at 95 %."
+    )
+    return ["variant", *COLUMNS.values()], rows, note, records
 
 
 def _cell(found: Results, row: Row, reference: Row, column: Column) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import statistics
 import sys
 import types
 import typing
@@ -237,6 +238,18 @@ def glance(
             ours = f"{searches[0]:.2f} / {searches[1]:.2f} CPU-ms"
             rows.append([what, ours, f"{best} (tuned), the fastest measured", faster])
     return markdown(["", "equiav", "compared with", "times as fast"], rows)
+
+
+def before_after(r: dict[str, Any]) -> str:
+    """CPU time beside the first complete version."""
+    rows = []
+    for name, of in r["compared"].items():
+        what, _, unit = name.replace("p50 ms", "p50, ms").rpartition(", ")
+        values = [statistics.median(of["values"][side]) for side in ("before", "after")]
+        rows.append([f"{what}, CPU-{unit}", *(f"{value:.2f}" for value in values), f"{of['ratio']:.2f}"])
+    (before,) = {of["before"] for of in r["compared"].values()}
+    note = f"Before: commit {before}; after: {together(list(r['compared'].values()))}. Both in one run."
+    return markdown(["", "before", "after", "ratio"], rows) + f"\n\n{note}"
 
 
 def bridge(r: dict[str, Any]) -> str:
@@ -484,9 +497,11 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "rivals": (("rivals.json",), rivals),
     "glance": (("training_step.json", "loader.json", "prepare.json", "rivals.json"), glance),
     "retrieval": (("retrieval.json",), retrieval),
+    "before_after": (("before_after.json",), before_after),
     "recipe_keys": ((), recipe_keys),  # from the code
     "scarce": ((), lambda: variants("scarce")),  # from results/ablation
     "chosen": ((), lambda: variants("rate_chosen")),
+    "demo": ((), lambda: variants("demo")),
     "hypotheses": ((), hypotheses),
     "ratios": ((), ratios),
     "paired": (("class_paired.json", "av_mnist.json"), paired),

@@ -4,7 +4,8 @@
     python tools/before_after.py /tmp/before FOLDER_OF_VIDEOS [--turns 2]
 
 Writes benchmarks/results/before_after.json: CPU time after over CPU time before, of `prepare`, the loader, search among
-100,000 vectors and a step of the base model. Run it on a machine with nothing else to do, about half an hour.
+100,000 vectors, a step of the base model and a short run of the ablation tables' model. Run it on a machine with
+nothing else to do, about half an hour.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from benchmarks.prepare import PR_SET_CHILD_SUBREAPER, children_cpu  # noqa: E40
 
 from equiav.io import provenance, write_json  # noqa: E402
 
-PARTS = ("prepare", "loader", "search", "step")
+PARTS = ("prepare", "loader", "search", "step", "ablation")
 RESULTS = ROOT / "benchmarks" / "results" / "before_after.json"
 
 
@@ -52,10 +53,16 @@ def measure(checkout: Path, videos: Path, parts: set[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         prepared = Path(folder) / "prepared"
-        found["prepare, s"] = run(checkout, "-m", "equiav.cli", "prepare", str(videos), str(prepared), "--workers", "1")
+        if parts & {"prepare", "loader"}:
+            prepare = ("prepare", str(videos), str(prepared), "--workers", "1")
+            found["prepare, s"] = run(checkout, "-m", "equiav.cli", *prepare)
         if "loader" in parts:
             run(checkout, "benchmarks/loader.py", str(prepared))
             found["loader, ms a sample"] = result(checkout, "loader")["total"]  # type: ignore[assignment]
+        if "ablation" in parts:
+            recipe = ("pretrain", "configs/pretrain/ablation_world.yaml", "train.steps=300")
+            kept = ("train.keep_spectrograms=true",) if checkout == ROOT else ()  # as its tables do
+            found["ablation run, s"] = run(checkout, "-m", "equiav.cli", *recipe, *kept, "--out", f"{folder}/run")
         if "search" in parts:
             run(checkout, "benchmarks/search.py", "--count", "100000", "--folder", str(Path(folder) / "search"))
             for noise, of in result(checkout, "search")["noise"].items():
