@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from equiav.config import Config
-from equiav.reproduction import load_table, plan, summary
+from equiav.reproduction import load_table, summary
 
 ROOT = Path(__file__).parents[1]
 
@@ -69,20 +69,15 @@ def test_leads_are_compared_seed_by_seed():
     found = SimpleNamespace(values={(row, "MRR"): of for row, of in values.items()}, former={})
     estimate = tables["combined"](found, "MRR", more, less)
     assert (estimate.mean, estimate.seeds) == ((4.0 + 1.0) / 2, 2)
-    assert tables["combined"](found, "MRR", more, less, (1, 2)).mean == 1.0
-    assert tables["combined"](found, "MRR", more, less, (2,)) is None  # no seed of it has all rows
     found.former["d"] = ("other defaults",)
     assert tables["combined"](found, "MRR", more, less) is None
 
 
 def test_hypotheses_name_rows_that_exist():
     tables = runpy.run_path(str(ROOT / "benchmarks/ablation_tables.py"))
-    for text, name, more, less, _, seeds in tables["HYPOTHESES"]:
-        table = load_table(ROOT / f"configs/ablation/{name}.yaml")
-        assert {*more, *less} <= {row.name for row in table.rows}, text
-        scale = next(iter(table.scales))
-        for row in (*more, *less):
-            assert set(seeds) <= {run.seed for run in plan([table], scale, rows=(row,))}, text
+    for text, name, more, less, _ in tables["HYPOTHESES"]:
+        rows = {row.name for row in load_table(ROOT / f"configs/ablation/{name}.yaml").rows}
+        assert {*more, *less} <= rows, text
 
 
 def test_every_key_of_a_recipe_is_documented():

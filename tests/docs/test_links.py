@@ -79,3 +79,12 @@ def test_messages_are_those_of_the_code():
         pieces = [piece.strip() for piece in message.removeprefix("…: ").split("…") if piece.strip(" :.,;()")]
         pattern = re.compile(".*".join(map(re.escape, pieces)), re.DOTALL)
         assert any(pattern.search(text) for text in said), f"nothing says {message!r}"
+
+
+def test_what_the_data_say_is_said_shortly():
+    """Six hundred words beside tables: who doubts a claim reads it whole."""
+    text = re.sub(
+        r"<!-- table.*?<!-- /table -->", "", (ROOT / "docs/explanation/evidence.md").read_text(), flags=re.DOTALL
+    )
+    words = re.sub(r"\]\([^)]*\)", "]", text).split()
+    assert len([word for word in words if re.search(r"\w", word)]) <= 600
