@@ -14,7 +14,7 @@ from typing import Any
 
 from base_step import SIZES, Stepper, config_of
 from equiav.io import provenance, write_json
-from equiav.training.optim import compile_blocks, encoders_of
+from equiav.training.optim import compile_blocks
 
 RESULTS = Path(__file__).parent / "results" / "compile.json"
 
@@ -22,7 +22,7 @@ RESULTS = Path(__file__).parent / "results" / "compile.json"
 def measure(size: str, clips: int, repeats: int) -> dict[str, Any]:
     """Seconds of CPU time a step, medians of `repeats`, with losses' gradients of the same draws."""
     steppers = {"plain": Stepper(config_of(size), clips), "compiled": Stepper(config_of(size), clips)}
-    compile_blocks(encoders_of(steppers["compiled"].objective.model).values())
+    compile_blocks(steppers["compiled"].objective.model)
     first = {name: stepper.timed(stepper.draws(0))[0] for name, stepper in steppers.items()}
     found: dict[str, list[float]] = {name: [] for name in steppers}
     for number in range(1, repeats + 1):

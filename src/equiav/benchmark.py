@@ -13,18 +13,19 @@ from typing import Any
 import av
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from equiav.build import build_model, build_objective
 from equiav.config import Config
 from equiav.data import Dataset, Schedule, ShardDataset, prepare, training_batches
-from equiav.distributed import everyone, gather, rank, world_size
+from equiav.distributed import everyone, first_rank, gather, rank, world_size
 from equiav.errors import EquiAVError
-from equiav.io import cores, duration, provenance
+from equiav.io import check_writable, cores, duration, provenance
 from equiav.randomness import generator
-from equiav.training import Step, adamw, autocast_type
+from equiav.training import Step, adamw, autocast_type, compile_blocks
 from equiav.types import AUDIO, VISUAL, Batch, Clip
 
 SECONDS = 10  # of audio in a clip
@@ -34,6 +35,14 @@ DISK_MB = 256
 SPARE = 1.2  # workers should be able to do this much more than is needed
 EPOCH = 100_000  # clips, for the estimate of an epoch
 LITTLE_MATRIX, MUCH_GATHER, MUCH_MEMORY = 0.25, 0.1, 0.8  # shares that call for a word of advice
+# Attention as torch's counter does not know it: on a CPU, and on a Mac's GPU where no gradient is wanted.
+ATTENTION = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
+    ),
+    torch.ops.aten._scaled_dot_product_attention_math_for_mps: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
+}
 
 
 def benchmark_device(name: str | None = None) -> torch.device:
@@ -46,11 +55,17 @@ def benchmark_device(name: str | None = None) -> torch.device:
 
 
 def benchmark_config(
-    device: torch.device, *, size: str, batch: int | None = None, precision: str = "auto", workers: int | None = None
+    device: torch.device,
+    *,
+    size: str,
+    batch: int | None = None,
+    precision: str = "auto",
+    workers: int | None = None,
+    compiled: bool = False,
 ) -> Config:
     """The paper's recipe with encoders of this size; the batch counts all ranks."""
     batch = batch or (4 if device.type == "cpu" else 64) * world_size()
-    train = {"steps": 1, "batch": batch, "precision": precision, "workers": workers or cores()}
+    train = {"steps": 1, "batch": batch, "precision": precision, "workers": workers or cores(), "compile": compiled}
     return Config.model_validate({"model": {"encoder": {"size": size}}, "train": train})
 
 
@@ -63,13 +78,18 @@ def run_benchmark(
     folder: Path = Path(),
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measures steps of a recipe, its loader, the gather over ranks and the disk of `folder`; advice included.
+    """Measures steps of a recipe, its loader, what ranks exchange and the disk of `folder`; advice included.
 
     `data` is a prepared folder for the loader, a generated video without it. Under torchrun every rank calls this and
     takes its share of the batch; loader and disk are measured by the first rank alone, whose record is the whole one.
     """
+    if config.train.batch % world_size():
+        raise EquiAVError(
+            f"a batch of {config.train.batch} cannot be shared by {world_size()} processes; make it a multiple"
+        )
     if not folder.is_dir():
-        raise EquiAVError(f"--folder {folder}: no such folder")
+        raise EquiAVError(f"--folder {folder}: {'is a file, not a folder' if folder.exists() else 'no such folder'}")
+    first_rank(lambda: check_writable(folder / "disk.bin"), f"--folder {folder}: cannot be written")
     if data is not None:
         ShardDataset(data, None)  # refused now rather than after the step
     autocast = autocast_type(config.train.precision, device)
@@ -80,14 +100,15 @@ def run_benchmark(
         "machine": machine(),
         "device": str(device),
         "precision": precision,
+        "compiled": config.train.compile,
         "ranks": world_size(),
         "matrix": matrix_product(device, autocast or torch.float32),
     }
     report("training step")
     record["step"] = training_step(config, device, autocast, steps)
     record["step"]["share_of_matrix"] = record["step"]["gflops"] / record["matrix"]["gflops"]
-    report("gather over ranks")
-    record["gather"] = gather_rows(config.train.batch // world_size(), config.model.heads.inter, device)
+    report("exchange between ranks")
+    record |= exchange(config, record["step"]["parameters_million"], device)
     if rank() == 0:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".benchmark-") as place:
             report("disk")
@@ -136,9 +157,9 @@ def matrix_product(device: torch.device, dtype: torch.dtype, seconds: float = 1.
 def training_step(config: Config, device: torch.device, autocast: torch.dtype | None, steps: int) -> dict[str, Any]:
     """A step as in training (both views, losses, gradient, AdamW) on clips of noise; the fastest of `steps`."""
     share = config.train.batch // world_size()
-    if not share or config.train.batch % world_size():
-        raise EquiAVError(f"a batch of {config.train.batch} cannot be shared by {world_size()} processes")
     objective = build_objective(config, build_model(config)).to(device)
+    if config.train.compile:
+        compile_blocks(objective.model)
     optimiser = adamw(objective, lr=1e-5, weight_decay=1e-5, betas=(0.9, 0.95))
     batch = noise(config, share).to(device)
 
@@ -149,13 +170,15 @@ def training_step(config: Config, device: torch.device, autocast: torch.dtype | 
         step(batch, draws.rows(rank() * share, (rank() + 1) * share), number + 1, steps + 1)
         optimiser.step()
 
-    with FlopCounterMode(display=False) as counter:
-        take(objective, 0)  # warms up as well
+    # Warms up as well; what a compiler fuses could not be counted.
+    with torch.compiler.set_stance("force_eager"), FlopCounterMode(display=False, custom_mapping=ATTENTION) as counter:
+        take(objective, 0)
     gflop = counter.get_total_flops() / 1e9
     module: nn.Module = objective
     if world_size() > 1:
         module = DistributedDataParallel(objective, [device.index] if device.type == "cuda" else None)
-        take(module, 0)
+    if module is not objective or config.train.compile:
+        take(module, 0)  # warms up once more
     taken = []
     for number in range(1, steps + 1):
         start = _now(device)
@@ -169,7 +192,8 @@ def training_step(config: Config, device: torch.device, autocast: torch.dtype | 
         "clips_per_second": config.train.batch / seconds,
         "gflop": gflop,  # of this rank
         "gflops": gflop / seconds,
-        "peak_gb": _peak_gb(device),
+        "peak_gb": _peak_gb(device),  # of this rank
+        "allocated_gb": torch.mps.driver_allocated_memory() / 1e9 if device.type == "mps" else None,
     }
 
 
@@ -183,18 +207,34 @@ def noise(config: Config, clips: int) -> Batch:
     return Batch(tuple(map(str, range(clips))), {AUDIO: waveforms, VISUAL: frames}, lengths)
 
 
-def gather_rows(rows: int, width: int, device: torch.device, repeats: int = 10) -> dict[str, Any] | None:
-    """Seconds in which all ranks get each other's embeddings of both modalities, gradient included."""
+def exchange(config: Config, parameters_million: float, device: torch.device, repeats: int = 10) -> dict[str, Any]:
+    """Seconds in which ranks exchange what a step needs: embeddings with their gradient, and the weights' gradient.
+
+    DDP hides some of the second behind the computation of the gradient.
+    """
     if world_size() == 1:
-        return None
-    taken = []
-    for _ in range(repeats):
-        start = _now(device)
-        for _ in (AUDIO, VISUAL):
+        return {"gather": None, "all_reduce": None}
+    rows, heads = config.train.batch // world_size(), config.model.heads
+    widths = [heads.inter] * 2 + [heads.intra] * 4  # both sides of each of the three losses
+    gradient = torch.zeros(round(parameters_million * 1e6), device=device)
+
+    def embeddings() -> None:
+        for width in widths:
             total = gather(torch.ones(rows, width, device=device, requires_grad=True)).sum()
             total.backward()  # type: ignore[no-untyped-call]
-        taken.append(_now(device) - start)
-    return {"rows": rows * world_size(), "width": width, "seconds": max(everyone([sorted(taken)[repeats // 2]]))}
+
+    def median(work: Callable[[], object]) -> float:
+        taken = []
+        for _ in range(repeats):
+            start = _now(device)
+            work()
+            taken.append(_now(device) - start)
+        return max(everyone([sorted(taken)[repeats // 2]]))
+
+    return {
+        "gather": {"rows": config.train.batch, "widths": widths, "seconds": median(embeddings)},
+        "all_reduce": {"megabytes": gradient.nbytes / 1e6, "seconds": median(lambda: dist.all_reduce(gradient))},
+    }
 
 
 def disk(folder: Path) -> dict[str, float]:
@@ -277,7 +317,10 @@ def advice(record: dict[str, Any]) -> list[str]:
     # Several workers may get in each other's way: where they are too few, what each gave beside the others counts.
     each = load["clips_per_second"] / load["workers"] if limited else load["one_worker_clips_per_second"]
     workers = max(1, math.ceil(SPARE * needed / each / local))
-    rates = f"a step takes {needed:.3g} clips/s, {load['workers']} workers give {load['clips_per_second']:.3g}"
+    rates = (
+        f"a step takes {needed:.3g} clips/s, the loader gives {load['clips_per_second']:.3g} "
+        f"with {_count(load['workers'], 'worker')}"
+    )
     lines = []
     if not limited:
         lines.append(f"The step limits: {rates}. train.workers={min(workers, load['workers'])} is enough.")
@@ -285,18 +328,24 @@ def advice(record: dict[str, Any]) -> list[str]:
         lines.append(f"The loader limits: {rates}. Set train.workers={workers}.")
     else:
         lines.append(
-            f"The loader limits: {rates}. {workers * local} workers would be needed, and there are {machine['cores']} "
-            "cores. Use a machine with more cores; a larger model would train at the same pace here."
+            f"The loader limits: {rates}. {_count(workers * local, 'worker')} would be needed, and the machine has "
+            f"{_count(machine['cores'], 'core')}. Use one with more; a larger model would train at the same pace here."
         )
+    if record["device"] == "cpu":
+        lines[0] += " On a CPU, workers take cores from the step, which was measured without them."
     if step["share_of_matrix"] < LITTLE_MATRIX:
         how = "raise train.batch" if record["device"] != "cpu" else "raise train.batch, or take a larger model"
         lines.append(f"A step reaches {step['share_of_matrix']:.0%} of a plain matrix product: {how}.")
     if machine["bfloat16"] and record["precision"] == "float32":
         lines.append("This GPU computes in bfloat16: set train.precision=bfloat16.")
-    whole = machine["gpus"][0]["memory_gb"] if record["device"].startswith("cuda") else machine["memory_gb"]
-    if whole and step["peak_gb"] and step["peak_gb"] > MUCH_MEMORY * whole:
+    taken, whole = step["peak_gb"] or step["allocated_gb"], machine["memory_gb"]
+    if record["device"].startswith("cuda"):
+        whole = machine["gpus"][0]["memory_gb"]
+    elif taken:
+        taken *= local  # ranks share what the machine has
+    if whole and taken and taken > MUCH_MEMORY * whole:
         lines.append(
-            f"Memory is nearly full ({step['peak_gb']:.1f} of {whole:.1f} GB): set train.micro_batch, which keeps the "
+            f"Memory is nearly full ({taken:.1f} of {whole:.1f} GB): set train.micro_batch, which keeps the "
             "batch, or train.checkpoint_activations=true."
         )
     if record["gather"] and record["gather"]["seconds"] > MUCH_GATHER * step["seconds"]:
@@ -315,24 +364,40 @@ def advice(record: dict[str, Any]) -> list[str]:
 def table(record: dict[str, Any]) -> list[str]:
     """The record for people: what was measured, line by line."""
     step, load, found, machine = record["step"], record["loader"], record["disk"], record["machine"]
-    gpus = ", ".join(f"{gpu['name']} ({gpu['memory_gb']:.0f} GB)" for gpu in machine["gpus"])
-    gathered = "one rank: none"
+    gpus = [f"{gpu['name']} ({gpu['memory_gb']:.0f} GB)" for gpu in machine["gpus"]]
+    gpus += ["GPU of this Mac (mps)"] * machine["mps"]
+    all_ranks, per_rank = (" of all ranks", " per rank") if record["ranks"] > 1 else ("", "")
+    memory = "not known here"
+    if step["peak_gb"]:
+        memory = f"{step['peak_gb']:.2f} GB at the peak{per_rank}"
+    elif step["allocated_gb"]:
+        memory = f"{step['allocated_gb']:.2f} GB after the steps; the peak is not known here"
+    gathered = reduced = "one rank: none"
     if between := record["gather"]:
-        gathered = f"{between['seconds'] * 1000:.3g} ms for {between['rows']} rows of both modalities"
+        gathered = f"{between['seconds'] * 1000:.3g} ms for the embeddings of {_count(between['rows'], 'clip')}"
+    if between := record["all_reduce"]:
+        reduced = f"{between['seconds'] * 1000:.3g} ms for {between['megabytes']:.4g} MB of gradients"
+    clips = f"{_count(step['batch'], 'clip')}{all_ranks}"
+    used = [record["device"], record["precision"], *["compiled"] * record["compiled"], _count(record["ranks"], "rank")]
     rows = [
-        ("devices", f"{record['provenance']['cpu']}, {machine['cores']} cores{', ' if gpus else ''}{gpus}"),
-        ("used", f"{record['device']}, {record['precision']}, {record['ranks']} ranks, {machine['threads']} threads"),
-        ("matrix product", f"{record['matrix']['gflops']:.4g} GFLOP/s ({record['matrix']['side']} x same)"),
+        ("devices", ", ".join([record["provenance"]["cpu"], _count(machine["cores"], "core"), *gpus])),
+        ("used", ", ".join([*used, _count(machine["threads"], "thread") + per_rank])),
+        ("matrix product", f"{record['matrix']['gflops']:.4g} GFLOP/s{per_rank} ({record['matrix']['side']} x same)"),
         ("model", f"{step['parameters_million']:.1f} M parameters"),
-        ("step", f"{step['seconds']:.3g} s for {step['batch']} clips: {step['clips_per_second']:.3g} clips/s"),
-        ("", f"{step['gflops']:.4g} GFLOP/s, {step['share_of_matrix']:.0%} of the matrix product"),
-        ("memory", f"{step['peak_gb']:.2f} GB at the peak" if step["peak_gb"] else "not known here"),
-        ("loader", f"{load['clips_per_second']:.3g} clips/s, {load['workers']} workers"),
-        ("", f"{load['one_worker_clips_per_second']:.3g} clips/s, one worker"),
+        ("step", f"{step['seconds']:.3g} s for {clips}: {step['clips_per_second']:.3g} clips/s"),
+        ("", f"{step['gflops']:.4g} GFLOP/s{per_rank}, {step['share_of_matrix']:.0%} of the matrix product"),
+        ("memory", memory),
+        ("loader", f"{load['clips_per_second']:.3g} clips/s, {_count(load['workers'], 'worker')}"),
+        ("", f"{load['one_worker_clips_per_second']:.3g} clips/s, 1 worker"),
         ("gather", gathered),
+        ("all-reduce", reduced),
         ("disk", f"{found['read_mb_per_second']:.4g} MB/s read, {found['write_mb_per_second']:.4g} MB/s written"),
     ]
     return [f"{name:<15} {value}" for name, value in rows]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _now(device: torch.device) -> float:
@@ -345,11 +410,11 @@ def _now(device: torch.device) -> float:
 
 
 def _peak_gb(device: torch.device) -> float | None:
-    """10^9 bytes at the peak: of the device, or of this process where that is the CPU."""
+    """10^9 bytes at the peak: of the device, or of this process where that is the CPU; Metal does not tell."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     if device.type == "mps":
-        return torch.mps.driver_allocated_memory() / 1e9
+        return None
     try:
         import resource
     except ImportError:  # Windows

@@ -582,10 +582,10 @@ class TrainConfig(Section):
     With `micro_batch` a step is taken in portions of that many clips per process through a gradient cache, so that
     all clips of the batch stay negatives of each other. `checkpoint_activations` keeps only the input of every encoder
     block and computes the rest again for the gradient: the same numbers, less memory, more time. `compile` gives the
-    blocks of encoders to torch.compile: the same losses to rounding. `views` limits what is drawn for a clip, and can
-    store what frozen encoders make of it. `keep_spectrograms` computes the spectrogram of every training clip once and
-    keeps it in memory (in each worker): the same numbers, for collections that fit. `report_to` are the trackers that
-    get every number of log.jsonl.
+    blocks of encoders to torch.compile: the same losses to rounding. It needs a C++ compiler, on a GPU Triton as well,
+    and is refused without. `views` limits what is drawn for a clip, and can store what frozen encoders make of it.
+    `keep_spectrograms` computes the spectrogram of every training clip once and keeps it in memory (in each worker):
+    the same numbers, for collections that fit. `report_to` are the trackers that get every number of log.jsonl.
 
     A loader that gives no batch for `timeout` seconds ends the run, and so does a rank that the others wait for twice
     as long; the newest checkpoint stays. A run may be resumed with another `timeout`, and reporting elsewhere.

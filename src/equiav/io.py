@@ -13,6 +13,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -83,6 +84,17 @@ def write_whole(path: Path, content: bytes | str, *, sync: bool = True) -> None:
             # Names of files may hold surrogates, which stand for bytes that are not UTF-8.
             draft.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     except (OSError, ValueError) as error:  # a NUL in a path is a ValueError
+        raise EquiAVError(f"{path!s}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
+
+
+def check_writable(path: Path) -> None:
+    """Refuses a file that could not be written, before the work whose result it is to hold."""
+    try:
+        if path.is_dir():
+            raise EquiAVError(f"{path}: cannot be written (is a folder)")
+        make_folder(path.parent)
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except (OSError, ValueError) as error:
         raise EquiAVError(f"{path!s}: cannot be written ({getattr(error, 'strerror', None) or error})") from error
 
 

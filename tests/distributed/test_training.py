@@ -52,18 +52,21 @@ def largest_difference(one, two):
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-def test_compiled_processes_equal_one(tmp_path):
-    """Few steps: compiled code adds in another order for another number of rows, and rounding grows with every step."""
+def test_compiled_processes_equal_a_plain_one(tmp_path, monkeypatch):
+    """Few steps: compiled code adds in another order, and rounding grows with every step."""
     # Spectrograms of as many patches as frames: one shape to compile, not two.
-    overrides = (
-        "train.compile=true",
-        "train.checkpoint_activations=true",
-        "audio.frames=128",
-        "train.evaluate_every=null",
-    )
-    one, two = (losses(tmp_path / str(n), n, overrides, steps=6)[0] for n in (1, 2))
-    assert len(one) == 6
-    assert largest_difference(one, two) < 1e-5
+    overrides = ("train.checkpoint_activations=true", "audio.frames=128", "train.evaluate_every=null")
+    plain, _ = losses(tmp_path / "plain", 1, overrides, steps=6)
+    assert len(plain) == 6
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        traces = out.with_suffix(".trace")
+        monkeypatch.setenv("TORCH_TRACE", str(traces))
+        compiled, _ = losses(out, processes, (*overrides, "train.compile=true"), steps=6)
+        assert largest_difference(plain, compiled) < 1e-5
+        # Every process compiled blocks: attention is nowhere else in what it gave to the compiler.
+        attended = ["scaled_dot_product_attention" in trace.read_text() for trace in traces.iterdir()]
+        assert attended == [True] * processes
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

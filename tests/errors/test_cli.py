@@ -54,6 +54,26 @@ def test_recipes(folder, overrides, message):
     refused(run, message)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["pretrain", SMOKE, "train.compile=true"],
+        ["finetune", str(ROOT / "configs/finetune/smoke.yaml"), "train.compile=true"],
+        ["benchmark", "--size", "micro", "--batch", "2", "--device", "cpu", "--compile"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_compiler(tmp_path, monkeypatch, command):
+    monkeypatch.setenv("CXX", "/nonexistent")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    run = equiav(*command, "--out", tmp_path / "out")
+    refused(
+        run, "train.compile: torch.compile fails on this machine (InvalidCxxCompiler: No working C++ compiler found"
+    )
+    refused(run, "install a C++ compiler such as g++")
+    assert not (tmp_path / "out").exists()
+
+
 def test_no_such_recipe(folder):
     refused(equiav("pretrain", folder / "no.yaml"), "no.yaml: no such file, and no recipe of this name")
 

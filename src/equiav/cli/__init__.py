@@ -8,10 +8,12 @@ import sys
 
 # Commands register themselves where they are defined, in the order in which `--help` lists them.
 from equiav.cli import train, data, models, evaluate, ablate, search  # isort: skip  # noqa: F401
-from equiav.cli.app import app
+from equiav.cli.app import app, end_line
 from equiav.errors import EquiAVError
 
 __all__ = ["app", "main"]
+
+INTERRUPTED = 130  # exit code of a command that Ctrl-C ended
 
 
 def main() -> None:
@@ -31,7 +33,7 @@ def main() -> None:
         print(f"equiav: {where}{error.strerror or error}", file=sys.stderr)
         _leave(2)
     except KeyboardInterrupt:
-        _leave(130)
+        _leave(INTERRUPTED)
 
 
 def _leave(code: int) -> None:
@@ -40,6 +42,9 @@ def _leave(code: int) -> None:
     Threads of the process group that outlive it may reach for the interpreter while it goes and abort a run that
     has finished.
     """
+    if code == INTERRUPTED and os.environ.get("RANK", "0") == "0":
+        end_line()
+        print("equiav: interrupted", file=sys.stderr)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -146,23 +147,32 @@ def benchmark(
     device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the best there is without it.")] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Of the loader; one a core without it.")] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile the blocks of encoders (train.compile).")
+    ] = False,
     data: Annotated[Path | None, typer.Option(help="A prepared folder to load; a generated video without it.")] = None,
     folder: Annotated[Path, typer.Option(help="Where shards would lie: its disk is measured.")] = Path(),
     out: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
 ) -> None:
-    """How fast this machine trains and what limits it: step, memory, loader, gather over ranks, disk, and advice.
+    """How fast this machine trains and what limits it: step, memory, loader, ranks, disk, and advice.
 
     On two CPU cores `--size micro` takes half a minute, the base model some minutes. Under torchrun, ranks take part.
     """
     from equiav.benchmark import benchmark_config, benchmark_device, run_benchmark, table
-    from equiav.distributed import rank, started
-    from equiav.io import write_json
+    from equiav.distributed import first_rank, rank, started
+    from equiav.io import check_writable, write_json
 
     choose("--size", size, "base", "small", "tiny", "micro")
     choose("--precision", precision, "auto", "float32", "bfloat16")
+    # Without a handler the process would end before it removes its files.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with started():
+        if out:
+            first_rank(lambda: check_writable(out), f"{out}: cannot be written")
         place = benchmark_device(choose("--device", device, "cpu", "cuda", "mps"))
-        config = benchmark_config(place, size=size, batch=batch, precision=precision, workers=workers)
+        config = benchmark_config(
+            place, size=size, batch=batch, precision=precision, workers=workers, compiled=compiled
+        )
         quiet = rank() != 0
         record = run_benchmark(
             config, device=place, steps=steps, data=data, folder=folder, report=(lambda line: None) if quiet else say

@@ -330,8 +330,11 @@ def read_meta(folder: Path | str) -> dict[str, Any]:
             raise ValueError("its spectrogram statistics are not numbers")
     except FileNotFoundError:
         raise DataError(f"{folder} holds no finished data (no {META}); run `equiav prepare` again to finish") from None
+    except NotADirectoryError:
+        raise DataError(f"{folder} is a file; give the folder that `equiav prepare` wrote") from None
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
-        raise DataError(f"{folder / META} cannot be read: {error!r}") from error
+        reason = getattr(error, "strerror", None) or repr(error)
+        raise DataError(f"{folder / META} cannot be read: {reason}") from error
     if meta.get("checksums") and not (folder / SUMS).exists():
         raise DataError(f"{folder / SUMS} is missing; prepare the folder again")
     check_file(folder, META, read_sums(folder))

@@ -3,7 +3,7 @@
 from equiav.training.finetune import Finetuner, draw_mixing, finetune, finetune_folds, mix_batch
 from equiav.training.launch import STOPPED, Stopped, run_on_cores, train_on_cores
 from equiav.training.log import LOG, cut_log
-from equiav.training.optim import WarmupCosine, adamw, layer_scales, set_lr
+from equiav.training.optim import WarmupCosine, adamw, compile_blocks, layer_scales, set_lr
 from equiav.training.step import Step, StepOutput, prefetch
 from equiav.training.trainer import Outcome, Trainer, autocast_type, choose_device, run_lock
 
@@ -20,6 +20,7 @@ __all__ = [
     "adamw",
     "autocast_type",
     "choose_device",
+    "compile_blocks",
     "cut_log",
     "draw_mixing",
     "finetune",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from equiav.errors import CheckpointError, ConfigError
+from equiav.errors import CheckpointError, ConfigError, TrainingError
 from equiav.models import ClassifierModel, Layered
 from equiav.objectives import Objective
 from equiav.randomness import generator
@@ -87,15 +87,28 @@ def encoders_of(model: nn.Module) -> dict[Modality, Layered]:
     return {next((key for key in name.split(".") if key in known), name): part for name, part in found}
 
 
-def compile_blocks(encoders: Iterable[nn.Module]) -> None:
-    """Compiles the blocks of encoders in place, where they are called: names of weights stay.
+def compile_blocks(model: nn.Module) -> None:
+    """Compiles the blocks of a model's encoders in place, where they are called: names of weights stay.
 
-    Block by block: equal blocks share one compilation, and activation checkpointing stays outside.
+    Block by block: equal blocks share one compilation, and activation checkpointing stays outside. A machine on which
+    nothing can be compiled is refused now rather than in the first step.
     """
-    for encoder in encoders:
+    try:
+        torch.compile(_one_more, backend=BACKEND)(torch.zeros(1, device=next(model.parameters()).device))
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise TrainingError(
+            f"train.compile: torch.compile fails on this machine ({reason}); install a C++ compiler such as g++ (CXX "
+            "names another one; a GPU needs Triton as well), or leave train.compile out"
+        ) from error
+    for encoder in encoders_of(model).values():
         lists = [part for part in encoder.modules() if isinstance(part, nn.ModuleList)]
         for block in [block for blocks in lists for block in blocks] or [encoder]:
             block.compile(backend=BACKEND)
+
+
+def _one_more(x: Tensor) -> Tensor:
+    return x + 1
 
 
 def parts_of(model: nn.Module) -> dict[str, list[str]]:

@@ -188,7 +188,7 @@ class Trainer:
             add_lora(encoders_of(self.model), rank=optim.lora.rank, alpha=optim.lora.alpha, seed=config.seed)
             self.objective.to(self.device)
         if train.compile:
-            compile_blocks(encoders_of(self.model).values())
+            compile_blocks(self.model)
         self.optimiser = adamw(
             self.objective, lr=optim.lr, weight_decay=optim.weight_decay, betas=optim.betas, scales=self._lr_scales()
         )
