@@ -215,6 +215,7 @@ def test_refusals(tmp_path, monkeypatch):
     refused("gone", data=tmp_path / "gone")
     refused("file is a file; give the folder that `equiav prepare` wrote$", data=file)
     refused("file: is a file, not a folder", folder=file)
+    refused("cannot be written", folder=Path("/proc"))
     monkeypatch.setattr(benchmark, "world_size", lambda: 3)
     refused("a batch of 4 cannot be shared by 3 processes; make it a multiple")
     assert not said  # nothing was measured

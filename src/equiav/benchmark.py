@@ -35,14 +35,6 @@ DISK_MB = 256
 SPARE = 1.2  # workers should be able to do this much more than is needed
 EPOCH = 100_000  # clips, for the estimate of an epoch
 LITTLE_MATRIX, MUCH_GATHER, MUCH_MEMORY = 0.25, 0.1, 0.8  # shares that call for a word of advice
-# Attention as torch's counter does not know it: on a CPU, and on a Mac's GPU where no gradient is wanted.
-ATTENTION = {
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
-        lambda grad, q, k, v, *_, **__: sdpa_backward_flop_count(grad, q, k, v)
-    ),
-    torch.ops.aten._scaled_dot_product_attention_math_for_mps: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v),
-}
 
 
 def benchmark_device(name: str | None = None) -> torch.device:
@@ -152,6 +144,22 @@ def matrix_product(device: torch.device, dtype: torch.dtype, seconds: float = 1.
         if number and time.perf_counter() - began > seconds:
             break
     return {"side": side, "gflops": 2 * side**3 / best / 1e9}
+
+
+def _attention(*shapes: Any, **_: Any) -> Any:
+    return sdpa_flop_count(*shapes[:3])  # type: ignore[no-untyped-call]
+
+
+def _attention_gradient(*shapes: Any, **_: Any) -> Any:
+    return sdpa_backward_flop_count(*shapes[:4])  # type: ignore[no-untyped-call]
+
+
+# Attention that torch's counter does not know: on a CPU, and on a Mac's GPU where no gradient is wanted.
+ATTENTION: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_gradient,
+    torch.ops.aten._scaled_dot_product_attention_math_for_mps: _attention,
+}
 
 
 def training_step(config: Config, device: torch.device, autocast: torch.dtype | None, steps: int) -> dict[str, Any]:
