@@ -1,6 +1,8 @@
 """What is round the page: its folder, its socket, its checks."""
 
+import asyncio
 import os
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -9,6 +11,7 @@ import pytest
 
 from equiav.errors import EquiAVError
 from equiav.web import listening, own_folder, require_packages, server, stay_at_home, sweep, swept
+from tests.web.loops import awaited
 
 
 def old(path, seconds=100):
@@ -58,6 +61,22 @@ def test_a_taken_port_is_one_line():
         reason = rf"127\.0\.0\.1:{port}: cannot be listened on .*choose another --port"
         with pytest.raises(EquiAVError, match=reason), listening("127.0.0.1", port):
             pass
+
+
+def test_answers_are_sent_without_delay():
+    """In two parts, head and body; without it the second waits for the client to acknowledge the first."""
+
+    async def delay_is_off(door):
+        seen = asyncio.get_running_loop().create_future()
+        made = lambda reader, writer: seen.set_result(writer.get_extra_info("socket"))  # noqa: E731
+        async with await asyncio.start_server(made, sock=door):
+            _, writer = await asyncio.open_connection(*door.getsockname())
+            accepted = await seen
+            writer.close()
+            return accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+    with listening("127.0.0.1", 0) as door:
+        assert awaited(delay_is_off(door))
 
 
 def test_without_the_extra(monkeypatch):

@@ -95,8 +95,9 @@ def serve(
 def listening(host: str, port: int) -> Iterator[socket.socket]:
     """A socket bound to the address, or one line that says why not."""
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        door = socket.socket(family, socket.SOCK_STREAM)
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # asyncio switches Nagle's delay off only where a socket names its protocol; with it an answer takes 40 ms more.
+        door = socket.socket(family, kind, socket.IPPROTO_TCP)
         door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         door.bind(address)
     except (OSError, OverflowError) as error:
