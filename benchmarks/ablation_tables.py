@@ -87,6 +87,8 @@ HYPOTHESES = [Hypothesis(*parts) for parts in [
       for name in ("S = 1", "alternating")),
     *((f"15: {name} beside invariant + original", "rate_variants", (name,), ("invariant + original",), LEAD)
       for name in ("S = 1", "alternating")),
+    *((f"16, ahead of equivariant + {inputs}", "rate_variants", ("EquiAV",), (f"equivariant + {inputs}",), AHEAD)
+      for inputs in ("original", "augmented")),
 ]]  # fmt: skip
 
 
