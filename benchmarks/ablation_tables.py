@@ -77,7 +77,7 @@ HYPOTHESES = [Hypothesis(*parts) for parts in [
     *((f"10, a masked start helps {name}, {part} of the real data", "real_scarce", (f"{name} ({part}, masked start)",),
        (f"{name} ({part})",), AHEAD) for name in (*OTHERS[:2], "EquiAV") for part in PARTS),
     ("11, not behind plain contrast on digits", "real_digits", ("EquiAV",), ("plain contrast",), NOT_BEHIND),
-    *((f"12, ahead of {name}, each at its own learning rate", "rate_chosen", ("EquiAV",), (name,), AHEAD)
+    *((f"12, ahead of {name}, each at the learning rate best for it, 0.004", "rate_chosen", ("EquiAV",), (name,), AHEAD)
       for name in OTHERS[:2]),
     *((f"13, ahead of {name}, all from a masked start", "rate_masked", ("EquiAV (masked start)",),
        (f"{name} (masked start)",), AHEAD) for name in OTHERS[:2]),
@@ -100,7 +100,7 @@ def found_in(name: str) -> Results:
 
 def hypotheses() -> tuple[list[str], list[list[str]], str]:
     """Header, rows, what is said below: each difference with its 95 % interval, and what it says of the hypothesis."""
-    rows, found = [], {}
+    rows, found, run = [], {}, 0
     for text, name, more, less, expected in HYPOTHESES:
         if name not in found:
             found[name] = found_in(name)
@@ -112,13 +112,15 @@ def hypotheses() -> tuple[list[str], list[list[str]], str]:
         intervals = [f" ({signed(e.interval[0])} to {signed(e.interval[1])})" if e.seeds > 1 else "" for e in estimates]
         cells = [f"{signed(e.mean)}{interval}" for e, interval in zip(estimates, intervals, strict=True)]
         rows.append([text, *cells, str(estimates[0].seeds), outcome(estimates, expected)])
+        run += 1
     note = (
         "Differences in mean reciprocal rank, on real data in mean average precision, in per cent: what was expected "
         "to be ahead minus the other, paired over seeds, last checkpoint, 95 % interval of Student's t. Confirmed and "
         "contradicted: significant, in both directions of retrieval unless one is named. Not contradicted: expected "
-        "was no loss, and none is significant. Not confirmed: hypothesis 3 asks for a greater mean. Rows with a colon "
-        "are measurements without an expectation of their own. Without any effect, one in twenty of the "
-        f"{2 * len(rows)} intervals would look significant; they are not corrected for that."
+        "was no loss, and none is significant. Fails: hypothesis 3 asks for a greater mean. By the plan, 1 and 12 to "
+        "16 fail too where they are not confirmed in both directions. Rows with a colon are measurements without an "
+        "expectation of their own. Without any effect, one in twenty of the "
+        f"{2 * run} intervals would look significant; they are not corrected for that."
     )
     return ["hypothesis", "video to audio", "audio to video", "seeds", "outcome"], rows, note
 
@@ -167,7 +169,7 @@ def outcome(estimates: list[Estimate], expected: str) -> str:
     if expected == NOT_BEHIND:
         return "contradicted" if -1 in signs else "not contradicted"
     if expected == POSITIVE and signs == {0} and any(e.mean <= 0 for e in estimates):
-        return "not confirmed"
+        return "fails"
     words = ("ahead", "behind") if expected == LEAD else ("confirmed", "contradicted")
     both = {frozenset({1}): words[0], frozenset({-1}): words[1], frozenset({0}): "not significant"}
     return both.get(frozenset(signs), "differs between directions" if signs == {-1, 1} else

@@ -50,7 +50,7 @@ def test_several_records_are_named_together(monkeypatch):
         (([1.0, 1.1], [-2.0, -2.1]), "ahead", "differs between directions"),
         (([1.0, -1.1], [2.0, -2.1]), "not behind", "not contradicted"),
         (([1.0, 1.1], [-2.0, -2.1]), "not behind", "contradicted"),
-        (([1.0, -1.1], [2.0, -1.9]), "positive", "not confirmed"),
+        (([1.0, -1.1], [2.0, -1.9]), "positive", "fails"),
         (([1.0, -0.9], [2.0, -1.9]), "positive", "not significant"),
         (([-1.0, -1.1], [-2.0, -2.1]), "positive", "contradicted"),
         (([-1.0, -1.1], [-2.0, -2.1]), "lead", "behind"),

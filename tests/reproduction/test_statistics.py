@@ -22,6 +22,11 @@ def test_pairing_finds_what_seeds_hide():
     assert paired_difference(a, b).significant
 
 
+def test_equal_differences_have_no_interval():
+    a = {seed: value + 0.05 for seed, value in enumerate([0.1, 0.7, 0.3])}
+    assert not paired_difference(a, {0: 0.1, 1: 0.7, 2: 0.3}).significant
+
+
 def test_one_seed_has_no_interval():
     assert paired_difference({0: 2.0}, {0: 1.0}).half_width is None
     assert not paired_difference({0: 2.0}, {0: 1.0}).significant

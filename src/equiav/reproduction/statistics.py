@@ -45,8 +45,11 @@ class Estimate:
 
     @property
     def significant(self) -> bool:
-        """Called a difference only if its interval excludes zero."""
-        return self.half_width is not None and abs(self.mean) > self.half_width
+        """Called a difference only if its interval excludes zero.
+
+        Never where all values are equal: a coarse metric on few seeds, of which no interval can be given.
+        """
+        return self.half_width is not None and 1e-9 < self.half_width < abs(self.mean)
 
 
 def summary(values: Sequence[float]) -> Estimate | None:
