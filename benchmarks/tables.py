@@ -74,10 +74,10 @@ def augment(r: dict[str, Any]) -> str:
 
 def training_step(r: dict[str, Any]) -> str:
     released = r["released"]
-    slow, share = ("-".join(f"{v:g}" for v in released[k]) for k in ("cpu_seconds", "share_of_gemm"))
+    slow = "-".join(f"{v:g}" for v in released["cpu_seconds"])
     rows = [
         ["CPU-seconds per step", f"{r['cpu_seconds']['16']:.1f}", slow],
-        ["share of a plain matrix product's speed", f"{r['share_of_gemm']:.2f}", share],
+        ["share of a plain matrix product's speed", f"{r['share_of_gemm']:.2f}", ""],
         ["peak memory, GB", f"{r['peak_gb']:.1f}", f"{released['peak_gb']}"],
         ["cost of S = 16 beside S = 1, the branch alone", f"{r['cost_of_s16_percent']:+.2f} % of a step", ""],
     ]
@@ -226,18 +226,27 @@ def glance(
         ["a clip cut from a video, ready for training, start-up not counted",
          f"{1000 / made['clips_per_cpu_second']['equiav']:.0f} CPU-ms", name, f"{made['times_as_fast'][name]:.1f}"],
     ]  # fmt: skip
-    sizes = sorted((searched or {}).values(), key=lambda size: int(size["count"]), reverse=True)
-    for size, noise, libraries in ((one, *item) for one in sizes for item in one["noise"].items()):
-        times = {k: v["held_out"]["p50_cpu_ms"] for k, v in libraries.items() if v["reached"] and k != "equiav"}
-        best = min(times, key=lambda k: times[k], default=None)
-        if best and libraries.get("equiav", {}).get("reached"):
-            searches = [libraries["equiav"][way]["p50_cpu_ms"] for way in ("held_out", "default")]
-            tuned = f"tuned for recall {size['wanted_recall']} / default"
-            what = f"a search of {size['count']:,} vectors, noise {noise}: {tuned}"
-            faster = " / ".join(f"{times[best] / ms:.1f}" for ms in searches)
-            ours = f"{searches[0]:.2f} / {searches[1]:.2f} CPU-ms"
-            rows.append([what, ours, f"{best} (tuned), the fastest measured", faster])
+    for size in sorted((searched or {}).values(), key=lambda size: int(size["count"]), reverse=True):
+        reached = {noise: {k: v for k, v in of.items() if v["reached"]} for noise, of in size["noise"].items()}
+        shared = {noise: of for noise, of in reached.items() if "equiav" in of}
+        for rival in dict.fromkeys(name for of in shared.values() for name in of if name != "equiav"):
+            met = {noise: of for noise, of in shared.items() if rival in of}
+            ours, theirs = ([of[name] for of in met.values()] for name in ("equiav", rival))
+            ways = {"tuned": "held_out", "default": "default"}
+            found = {name: [row[way]["p50_cpu_ms"] for row in ours] for name, way in ways.items()}
+            times = [row["held_out"]["p50_cpu_ms"] for row in theirs]
+            faster = {name: [b / a for a, b in zip(of, times, strict=True)] for name, of in found.items()}
+            noises = f"noise {' and '.join(met)}"
+            rows.append([
+                f"a search of {size['count']:,} vectors, {noises}: tuned / default",
+                " / ".join(_span(of, 2) for of in found.values()) + " CPU-ms",
+                f"{rival}, tuned: {_span(times, 2)} CPU-ms", " / ".join(_span(of, 1) for of in faster.values()),
+            ])  # fmt: skip
     return markdown(["", "equiav", "compared with", "times as fast"], rows)
+
+
+def _span(values: list[float], digits: int) -> str:
+    return " to ".join(sorted({f"{value:.{digits}f}" for value in (min(values), max(values))}, key=float))
 
 
 def before_after(r: dict[str, Any]) -> str:
@@ -246,10 +255,11 @@ def before_after(r: dict[str, Any]) -> str:
     for name, of in r["compared"].items():
         what, _, unit = name.replace("p50 ms", "p50, ms").rpartition(", ")
         values = [statistics.median(of["values"][side]) for side in ("before", "after")]
-        rows.append([f"{what}, CPU-{unit}", *(f"{value:.2f}" for value in values), f"{of['ratio']:.2f}"])
+        turns = str(len(of["values"]["after"]))
+        rows.append([f"{what}, CPU-{unit}", *(f"{value:.2f}" for value in values), f"{of['ratio']:.2f}", turns])
     (before,) = {of["before"] for of in r["compared"].values()}
-    note = f"Before: commit {before}; after: {together(list(r['compared'].values()))}. Both in one run."
-    return markdown(["", "before", "after", "ratio"], rows) + f"\n\n{note}"
+    note = f"Medians. Before: commit {before}; after: {together(list(r['compared'].values()))}. Both in one run."
+    return markdown(["", "before", "after", "ratio", "turns"], rows) + f"\n\n{note}"
 
 
 def bridge(r: dict[str, Any]) -> str:
