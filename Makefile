@@ -18,7 +18,11 @@ test: $(STAMP)
 	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
 
 # On a machine with a CUDA GPU: what only a GPU can show, in a few minutes. Elsewhere every test says why it is skipped.
-test-cuda: $(STAMP)
+test-cuda: $(BASE)
+	@! nvidia-smi > /dev/null 2>&1 || $(BIN)/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' \
+	  || { echo "nvidia-smi works, but torch in $(VENV) sees no GPU; put a CUDA build in its place: $(BIN)/python -m pip" \
+	  "install --force-reinstall torch, with the --index-url that pytorch.org/get-started names for your driver"; exit 2; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt pytest beartype
 	$(BIN)/python -m pytest -rs -m cuda tests/cuda
 
 check: $(STAMP)

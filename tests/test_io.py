@@ -175,6 +175,26 @@ def test_progress_speaks_now_and_then_and_at_the_end(monkeypatch):
     assert [duration(s) for s in (5.0, 200.0, 7500.0)] == ["5 s", "3 min 20 s", "2 h 5 min"]
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 64),
+        ({"cpu.max": "200000 100000\n"}, 2),
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
+    ],
+)
+def test_cores_are_those_that_a_container_grants(tmp_path, monkeypatch, files, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(64), raising=False)
+    monkeypatch.setattr(io, "CGROUP", tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert io.cores() == expected
+
+
 def test_provenance_is_plain_data():
     record = json.loads(json.dumps(provenance(model="x")))
     assert record["model"] == "x"

@@ -6,7 +6,8 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from equiav.config import Config
 from equiav.data import Dataset, Schedule, ShardDataset, prepare, training_batches
 from equiav.distributed import everyone, first_rank, gather, rank, world_size
 from equiav.errors import EquiAVError
-from equiav.io import check_writable, cores, duration, provenance
+from equiav.io import cores, duration, provenance
 from equiav.randomness import generator
-from equiav.training import Step, adamw, autocast_type, compile_blocks
+from equiav.training import Step, adamw, autocast_type, choose_device, compile_blocks
 from equiav.types import AUDIO, VISUAL, Batch, Clip
 
 SECONDS = 10  # of audio in a clip
@@ -34,16 +35,27 @@ MATRIX = {"cpu": 2048, "mps": 4096, "cuda": 8192}  # side of the matrices multip
 DISK_MB = 256
 SPARE = 1.2  # workers should be able to do this much more than is needed
 EPOCH = 100_000  # clips, for the estimate of an epoch
-LITTLE_MATRIX, MUCH_GATHER, MUCH_MEMORY = 0.25, 0.1, 0.8  # shares that call for a word of advice
+# Shares that call for a word of advice; a step hides much of the all-reduce.
+LITTLE_MATRIX, MUCH_GATHER, MUCH_REDUCE, MUCH_MEMORY = 0.25, 0.1, 0.3, 0.8
 
 
 def benchmark_device(name: str | None = None) -> torch.device:
-    """The device by its name, or the best there is; one that is not there is refused."""
+    """The device by its name, or the one that training takes; one that is not there is refused."""
+    own = choose_device()
     kinds = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     there = [kind for kind, present in kinds.items() if present]
-    if (name := name or there[0]) not in there:
+    if name not in (None, *there):
         raise EquiAVError(f"--device {name}: torch finds none here; there is {', '.join(there)}")
-    return torch.device("cuda", rank() % torch.cuda.device_count()) if name == "cuda" else torch.device(name)
+    if name in (None, own.type):
+        return own
+    if world_size() > 1:
+        raise EquiAVError(f"--device {name}: several processes exchange by {own.type} here; start one process")
+    return torch.device(name)
+
+
+def _ranks_here() -> int:
+    """Ranks on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", world_size()))
 
 
 def benchmark_config(
@@ -57,7 +69,8 @@ def benchmark_config(
 ) -> Config:
     """The paper's recipe with encoders of this size; the batch counts all ranks."""
     batch = batch or (4 if device.type == "cpu" else 64) * world_size()
-    train = {"steps": 1, "batch": batch, "precision": precision, "workers": workers or cores(), "compile": compiled}
+    workers = workers or max(1, cores() // _ranks_here())
+    train = {"steps": 1, "batch": batch, "precision": precision, "workers": workers, "compile": compiled}
     return Config.model_validate({"model": {"encoder": {"size": size}}, "train": train})
 
 
@@ -73,7 +86,8 @@ def run_benchmark(
     """Measures steps of a recipe, its loader, what ranks exchange and the disk of `folder`; advice included.
 
     `data` is a prepared folder for the loader, a generated video without it. Under torchrun every rank calls this and
-    takes its share of the batch; loader and disk are measured by the first rank alone, whose record is the whole one.
+    takes its share of the batch; disk and loader, with the workers of all ranks of its machine, are measured by the
+    first rank alone, whose record is the whole one.
     """
     if config.train.batch % world_size():
         raise EquiAVError(
@@ -81,7 +95,8 @@ def run_benchmark(
         )
     if not folder.is_dir():
         raise EquiAVError(f"--folder {folder}: {'is a file, not a folder' if folder.exists() else 'no such folder'}")
-    first_rank(lambda: check_writable(folder / "disk.bin"), f"--folder {folder}: cannot be written")
+    attempt = _writing(folder)(lambda: tempfile.TemporaryFile(dir=folder).close())
+    first_rank(attempt, f"--folder {folder}: cannot be written")
     if data is not None:
         ShardDataset(data, None)  # refused now rather than after the step
     autocast = autocast_type(config.train.precision, device)
@@ -91,9 +106,11 @@ def run_benchmark(
         "task": "benchmark",
         "machine": machine(),
         "device": str(device),
+        "training_device": choose_device().type,
         "precision": precision,
         "compiled": config.train.compile,
         "ranks": world_size(),
+        "ranks_here": _ranks_here(),
         "matrix": matrix_product(device, autocast or torch.float32),
     }
     report("training step")
@@ -102,11 +119,12 @@ def run_benchmark(
     report("exchange between ranks")
     record |= exchange(config, record["step"]["parameters_million"], device)
     if rank() == 0:
+        report("disk")
+        record["disk"] = disk(folder, data)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".benchmark-") as place:
-            report("disk")
-            record["disk"] = disk(Path(place))
             report("loader")
-            record["loader"] = loader(config, data or generated_clips(Path(place)), config.train.workers)
+            workers = config.train.workers * record["ranks_here"]
+            record["loader"] = loader(config, data or generated_clips(Path(place)), workers)
         record["advice"] = advice(record)
         record["provenance"] = provenance()
     everyone([0])  # the others wait for the first
@@ -127,7 +145,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "memory_gb": memory,
         "gpus": gpus,
-        "bfloat16": torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+        "bfloat16": torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False),
         "mps": torch.backends.mps.is_available(),
     }
 
@@ -245,26 +263,51 @@ def exchange(config: Config, parameters_million: float, device: torch.device, re
     }
 
 
-def disk(folder: Path) -> dict[str, float]:
-    """10^6 bytes a second written until they are on the disk, and read without the system's cache where it allows."""
-    file, portion = folder / "disk.bin", os.urandom(1 << 20)
-    start = time.perf_counter()
-    with file.open("wb") as out:
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise EquiAVError(
+            f"--folder {folder}: cannot be written ({error.strerror}); name one with room for files of {DISK_MB} MB"
+        ) from error
+
+
+def disk(folder: Path, data: Path | None = None) -> dict[str, Any]:
+    """10^6 bytes a second written in `folder` until they are on the disk, and read: there, or of the shards of `data`.
+
+    Reading goes past the system's cache where that can be asked for.
+    """
+    portion = os.urandom(1 << 20)
+    with _writing(folder), tempfile.NamedTemporaryFile(dir=folder, prefix=".benchmark-") as out:
+        start = time.perf_counter()
         for _ in range(DISK_MB):
             out.write(portion)
         out.flush()
         os.fsync(out.fileno())
-    written = time.perf_counter() - start
-    with file.open("rb") as source:
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        start = time.perf_counter()
-        while source.read(1 << 20):
-            pass
-    read = time.perf_counter() - start
-    file.unlink()
-    size = DISK_MB * (1 << 20) / 1e6
-    return {"megabytes": size, "write_mb_per_second": size / written, "read_mb_per_second": size / read}
+        written = time.perf_counter() - start
+        read = _read([Path(out.name)])
+    return {
+        "write_mb_per_second": DISK_MB * (1 << 20) / 1e6 / written,
+        "read_mb_per_second": read if data is None else _read(data.rglob("*.tar")),
+        "read_from_cache": not hasattr(os, "posix_fadvise"),
+    }
+
+
+def _read(files: Iterable[Path]) -> float:
+    """10^6 bytes a second read of these files, of DISK_MB at most."""
+    size, seconds = 0, 0.0
+    for file in files:
+        with file.open("rb") as source:
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            start = time.perf_counter()
+            while size < DISK_MB << 20 and (portion := source.read(1 << 20)):
+                size += len(portion)
+            seconds += time.perf_counter() - start
+        if size >= DISK_MB << 20:
+            break
+    return size / 1e6 / seconds
 
 
 def generated_clips(folder: Path) -> Path:
@@ -319,19 +362,22 @@ def _delivered(clips: Dataset, workers: int, seconds: float) -> float:
 def advice(record: dict[str, Any]) -> list[str]:
     """What limits training here and what to change, a sentence each."""
     step, load, machine = record["step"], record["loader"], record["machine"]
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", record["ranks"]))
+    local = record["ranks_here"]
     needed = step["clips_per_second"] * local / record["ranks"]  # of the loaders of this machine
     limited = load["clips_per_second"] < needed
     # Several workers may get in each other's way: where they are too few, what each gave beside the others counts.
     each = load["clips_per_second"] / load["workers"] if limited else load["one_worker_clips_per_second"]
-    workers = max(1, math.ceil(SPARE * needed / each / local))
+    workers = max(1, math.ceil(SPARE * needed / each / local))  # of a rank
     rates = (
         f"a step takes {needed:.3g} clips/s, the loader gives {load['clips_per_second']:.3g} "
-        f"with {_count(load['workers'], 'worker')}"
+        f"with {_count(load['workers'], 'worker')}{f' of {local} ranks' if local > 1 else ''}"
     )
     lines = []
+    kind, training = record["device"].partition(":")[0], record["training_device"]
+    if kind != training:
+        lines.append(f"Training takes {training} here, not {kind}: leave --device out to measure what it would do.")
     if not limited:
-        lines.append(f"The step limits: {rates}. train.workers={min(workers, load['workers'])} is enough.")
+        lines.append(f"The step limits: {rates}. train.workers={min(workers, load['workers'] // local)} is enough.")
     elif workers * local <= machine["cores"]:
         lines.append(f"The loader limits: {rates}. Set train.workers={workers}.")
     else:
@@ -339,15 +385,20 @@ def advice(record: dict[str, Any]) -> list[str]:
             f"The loader limits: {rates}. {_count(workers * local, 'worker')} would be needed, and the machine has "
             f"{_count(machine['cores'], 'core')}. Use one with more; a larger model would train at the same pace here."
         )
-    if record["device"] == "cpu":
-        lines[0] += " On a CPU, workers take cores from the step, which was measured without them."
+    if kind == "cpu":
+        lines[-1] += " On a CPU, workers take cores from the step, which was measured without them."
+        if record["ranks"] == 1 and machine["threads"] > 1:
+            lines.append(
+                "One process with one thread per core may be faster on a CPU: compare with torchrun --nproc-per-node "
+                f"{machine['cores']} -m equiav.cli benchmark, other options as here."
+            )
     if step["share_of_matrix"] < LITTLE_MATRIX:
-        how = "raise train.batch" if record["device"] != "cpu" else "raise train.batch, or take a larger model"
+        how = "raise train.batch" if kind != "cpu" else "raise train.batch, or take a larger model"
         lines.append(f"A step reaches {step['share_of_matrix']:.0%} of a plain matrix product: {how}.")
-    if machine["bfloat16"] and record["precision"] == "float32":
+    if kind == "cuda" and machine["bfloat16"] and record["precision"] == "float32":
         lines.append("This GPU computes in bfloat16: set train.precision=bfloat16.")
     taken, whole = step["peak_gb"] or step["allocated_gb"], machine["memory_gb"]
-    if record["device"].startswith("cuda"):
+    if kind == "cuda":
         whole = machine["gpus"][0]["memory_gb"]
     elif taken:
         taken *= local  # ranks share what the machine has
@@ -358,7 +409,13 @@ def advice(record: dict[str, Any]) -> list[str]:
         )
     if record["gather"] and record["gather"]["seconds"] > MUCH_GATHER * step["seconds"]:
         share = record["gather"]["seconds"] / step["seconds"]
-        lines.append(f"The gather takes {share:.0%} of a step: the connection between ranks limits.")
+        lines.append(f"The gather takes {share:.0%} of a step: the connection between ranks limits. Use a faster one.")
+    if record["all_reduce"] and record["all_reduce"]["seconds"] > MUCH_REDUCE * step["seconds"]:
+        share = record["all_reduce"]["seconds"] / step["seconds"]
+        lines.append(
+            f"The all-reduce of gradients alone takes {share:.0%} of the time of a step: the connection between ranks "
+            "limits. Use a faster one, or raise train.batch, which needs fewer steps."
+        )
     if needed * load["clip_megabytes"] > record["disk"]["read_mb_per_second"]:
         lines.append(
             f"The disk limits: steps read {needed * load['clip_megabytes']:.3g} MB/s, it gives "
@@ -386,6 +443,8 @@ def table(record: dict[str, Any]) -> list[str]:
     if between := record["all_reduce"]:
         reduced = f"{between['seconds'] * 1000:.3g} ms for {between['megabytes']:.4g} MB of gradients"
     clips = f"{_count(step['batch'], 'clip')}{all_ranks}"
+    together = " of this machine's ranks" if record["ranks_here"] > 1 else ""
+    cached = " (from the system's cache)" if found["read_from_cache"] else ""
     used = [record["device"], record["precision"], *["compiled"] * record["compiled"], _count(record["ranks"], "rank")]
     rows = [
         ("devices", ", ".join([record["provenance"]["cpu"], _count(machine["cores"], "core"), *gpus])),
@@ -395,11 +454,14 @@ def table(record: dict[str, Any]) -> list[str]:
         ("step", f"{step['seconds']:.3g} s for {clips}: {step['clips_per_second']:.3g} clips/s"),
         ("", f"{step['gflops']:.4g} GFLOP/s{per_rank}, {step['share_of_matrix']:.0%} of the matrix product"),
         ("memory", memory),
-        ("loader", f"{load['clips_per_second']:.3g} clips/s, {_count(load['workers'], 'worker')}"),
+        ("loader", f"{load['clips_per_second']:.3g} clips/s, {_count(load['workers'], 'worker')}{together}"),
         ("", f"{load['one_worker_clips_per_second']:.3g} clips/s, 1 worker"),
         ("gather", gathered),
         ("all-reduce", reduced),
-        ("disk", f"{found['read_mb_per_second']:.4g} MB/s read, {found['write_mb_per_second']:.4g} MB/s written"),
+        (
+            "disk",
+            f"{found['read_mb_per_second']:.4g} MB/s read{cached}, {found['write_mb_per_second']:.4g} MB/s written",
+        ),
     ]
     return [f"{name:<15} {value}" for name, value in rows]
 
@@ -423,6 +485,9 @@ def _peak_gb(device: torch.device) -> float | None:
         return torch.cuda.max_memory_allocated(device) / 1e9
     if device.type == "mps":
         return None
+    # Not getrusage where there is this: it would count what the process held that became this one.
+    with suppress(OSError, IndexError):
+        return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024 / 1e9
     try:
         import resource
     except ImportError:  # Windows

@@ -7,6 +7,7 @@ import ctypes
 import glob
 import hashlib
 import json
+import math
 import os
 import platform
 import re
@@ -24,6 +25,7 @@ from typing import IO, Any
 from equiav.errors import Busy, EquiAVError
 
 LOCK = ".lock"
+CGROUP = Path("/sys/fs/cgroup")  # where a container sees its own
 SUMS = "SHA256SUMS"
 _held: set[IO[str]] = set()
 
@@ -252,8 +254,14 @@ class Progress:
 
 
 def cores() -> int:
-    """Cores that this process may use: on a shared machine fewer than there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use: on a shared machine, or in a container with a quota, fewer than there are."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):  # cgroup version 2, version 1
+        with contextlib.suppress(OSError, ValueError):  # no such file; "max", which means no quota
+            quota, period = map(int, " ".join((CGROUP / name).read_text() for name in names).split())
+            if quota > 0:  # -1: none
+                count = min(count, math.ceil(quota / period))
+    return count
 
 
 def provenance(**more: Any) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def test_folders_without_checksums_open_as_before(folder, tmp_path):
     ]
     merge([copy], tmp_path / "merged")  # which then has some
     assert verify_prepared(tmp_path / "merged") == []
-    assert verify_prepared(tmp_path / "nothing")[0].endswith("run `equiav prepare` again to finish")
+    assert verify_prepared(tmp_path / "nothing")[0].endswith("no such folder; give one that `equiav prepare` wrote")
 
 
 def test_without_checksums_damage_gets_one_line_too(folder, tmp_path):

@@ -179,10 +179,13 @@ def test_signs_of_collapse(rng):
     assert uniformity(spread) < -2
 
 
-def test_small_things():
+def test_small_things(monkeypatch):
     assert [duration(s) for s in (5.0, 200.0, 7500.0)] == ["5 s", "3 min 20 s", "2 h 5 min"]
     assert autocast_type("auto", torch.device("cpu")) is None
     assert autocast_type("bfloat16", torch.device("cpu")) is torch.bfloat16
+    # Older GPUs only emulate it.
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert autocast_type("auto", torch.device("cuda")) is None
 
 
 def test_bfloat16_runs(tmp_path):

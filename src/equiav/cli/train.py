@@ -144,14 +144,16 @@ def benchmark(
     size: Annotated[str, typer.Option(help="Of the encoders: base (the paper's), small, tiny or micro.")] = "base",
     batch: Annotated[int | None, typer.Option(min=2, help="Clips of a step; 4 on a CPU, 64 a GPU without it.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Timed steps; the fastest counts.")] = 3,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the best there is without it.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or mps; the one of training without it.")] = None,
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, max=1024, help="Of the loader; one a core without it.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Of each rank's loader; one a core in all without it.")
+    ] = None,
     compiled: Annotated[
         bool, typer.Option("--compile", help="Compile the blocks of encoders (train.compile).")
     ] = False,
     data: Annotated[Path | None, typer.Option(help="A prepared folder to load; a generated video without it.")] = None,
-    folder: Annotated[Path, typer.Option(help="Where shards would lie: its disk is measured.")] = Path(),
+    folder: Annotated[str, typer.Option(metavar="<path>", help="Where shards would lie: its disk is measured.")] = ".",
     out: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
 ) -> None:
     """How fast this machine trains and what limits it: step, memory, loader, ranks, disk, and advice.
@@ -164,6 +166,8 @@ def benchmark(
 
     choose("--size", size, "base", "small", "tiny", "micro")
     choose("--precision", precision, "auto", "float32", "bfloat16")
+    if not folder:  # as a path it would be the current one
+        raise EquiAVError("--folder is empty; name a folder, or leave it out for the current one")
     # Without a handler the process would end before it removes its files.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with started():
@@ -175,7 +179,12 @@ def benchmark(
         )
         quiet = rank() != 0
         record = run_benchmark(
-            config, device=place, steps=steps, data=data, folder=folder, report=(lambda line: None) if quiet else say
+            config,
+            device=place,
+            steps=steps,
+            data=data,
+            folder=Path(folder),
+            report=(lambda line: None) if quiet else say,
         )
         if quiet:
             return

@@ -329,6 +329,8 @@ def read_meta(folder: Path | str) -> dict[str, Any]:
         if not all(x is None or math.isfinite(x) for x in map(meta["spectrogram"].get, ("mean", "std"))):
             raise ValueError("its spectrogram statistics are not numbers")
     except FileNotFoundError:
+        if not folder.exists():
+            raise DataError(f"{folder}: no such folder; give one that `equiav prepare` wrote") from None
         raise DataError(f"{folder} holds no finished data (no {META}); run `equiav prepare` again to finish") from None
     except NotADirectoryError:
         raise DataError(f"{folder} is a file; give the folder that `equiav prepare` wrote") from None

@@ -84,10 +84,10 @@ def choose_device() -> torch.device:
 
 
 def autocast_type(precision: str, device: torch.device) -> torch.dtype | None:
-    """bfloat16 where the hardware gains from it; a CPU does not."""
-    if precision == "bfloat16" or (precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()):
-        return torch.bfloat16
-    return None
+    """bfloat16 where the hardware gains from it; a CPU does not, nor does an older GPU that only emulates it."""
+    if precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
+        precision = "bfloat16"
+    return torch.bfloat16 if precision == "bfloat16" else None
 
 
 def prepare_folder(out: Path) -> None:
