@@ -6,7 +6,7 @@ import json
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from av.error import FFmpegError
 from jaxtyping import Float, UInt8
+from PIL import Image
 from torch import Tensor
 
 from equiav.data.datasets import Dataset
 from equiav.data.remote import RemoteFolder, cache_bytes, is_address, open_remote, prepared_folder
 from equiav.data.shards import CHANGED, SHARDS, PreparedIndex, damaged, read_flac, read_meta
 from equiav.errors import DataError, MediaError
-from equiav.media import Limits, read_image
+from equiav.media import Limits, middle_square, read_image
 from equiav.types import AUDIO, SPLITS, VISUAL, Clip, Modality, Sample, Split
 
 OPEN_SHARDS = 128  # files kept open by one process
@@ -80,9 +81,9 @@ class ShardDataset(Dataset):
         again = partial(ShardDataset, size=self.size, modalities=self._required, verify=False)
         return (again, (self._place, self.split))
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when Python ends
         for descriptor in getattr(self, "_files", {}).values():
-            os.close(descriptor)
+            close(descriptor)
 
     @property
     def sample_rate(self) -> int:
@@ -146,6 +147,13 @@ class ShardDataset(Dataset):
     def video(self, index: int) -> UInt8[Tensor, "k 3 size size"]:
         """All frames of a clip, square."""
         return torch.stack([self.frame(index, k) for k in range(self.frames)])
+
+    def shown(self, index: int) -> tuple[UInt8[Tensor, "k 3 size size"], UInt8[np.ndarray, "h w 3"]]:
+        """All frames of a clip, square, and the middle one as it is stored; each is decoded once."""
+        middle = self.frames // 2
+        whole = self.frame(index, middle, whole=True).permute(1, 2, 0).numpy()
+        square = torch.from_numpy(np.array(middle_square(Image.fromarray(whole), self.size))).permute(2, 0, 1)
+        return torch.stack([square if k == middle else self.frame(index, k) for k in range(self.frames)]), whole
 
     def has(self, index: int) -> tuple[Modality, ...]:
         """Which modalities of the dataset the clip has."""
