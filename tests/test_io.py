@@ -10,7 +10,7 @@ import pytest
 
 from equiav import io
 from equiav.errors import Busy, EquiAVError
-from equiav.io import Progress, duration, locked, provenance, replacing, write_json, write_whole
+from equiav.io import Progress, duration, locked, provenance, replacing, sync_paths, write_json, write_whole
 
 
 def names(folder):
@@ -74,6 +74,28 @@ def test_names_of_new_folders_are_on_the_disk(tmp_path, monkeypatch):
     with locked(tmp_path / "d/e"):
         pass
     assert {tmp_path, tmp_path / "a", tmp_path / "a/b", tmp_path / "d"} <= set(synced)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_many_files_are_synced_by_their_file_system(tmp_path, monkeypatch, whole):
+    """One by one where that cannot be asked for, and where there are few."""
+    files, systems, single = [tmp_path / str(number) for number in range(100)], [], []
+    for file in files:
+        file.touch()
+    monkeypatch.setattr(io, "_sync_system", lambda path: systems.append(path) or whole)
+    monkeypatch.setattr(io, "sync_path", single.append)
+    sync_paths([*files, tmp_path])
+    assert len(systems) == 1
+    assert single == ([] if whole else [*files, tmp_path])
+    single.clear()
+    sync_paths(files[:5])
+    assert single == files[:5]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such call")
+def test_a_file_system_is_synced(tmp_path):
+    assert io._sync_system(tmp_path)
+    assert not io._sync_system(tmp_path / "gone")
 
 
 class Disk:

@@ -99,6 +99,29 @@ def test_a_folder_becomes_clips(media, whole):
     assert not (whole / "work").exists()
 
 
+COMMANDS = """
+import sys
+from equiav.cli import app
+from equiav.media import Workers
+
+loaded = "'torch' in __import__('sys').modules"
+media, out, joined = sys.argv[1:]
+app(["prepare", media, out, "--seconds", "1", "--workers", "1"], standalone_mode=False)
+with Workers() as workers:
+    print(eval(loaded), workers.call(eval, loaded))
+app(["merge", out, "--out", joined], standalone_mode=False)
+print(eval(loaded))
+"""
+
+
+def test_only_processes_that_cut_load_torch(tmp_path):
+    """And those all get it from the server that they are forked from, where there is one."""
+    film = write_media(tmp_path / "a.mp4", seconds=1)
+    run = [sys.executable, "-c", COMMANDS, film, tmp_path / "out", tmp_path / "joined"]
+    said = subprocess.run(run, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert [said[1], said[3]] == [f"False {sys.platform == 'linux'}", "False"]
+
+
 def test_stored_frames_are_those_of_the_stated_times(whole):
     index = PreparedIndex(whole)
     for row, stored in enumerate(index.rows()):

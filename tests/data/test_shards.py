@@ -7,6 +7,8 @@ import os
 import pickle
 import re
 import shutil
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 
@@ -67,12 +69,25 @@ def test_it_is_a_clip_dataset(folder):
     assert data.labels(2) == ("l2",)
     assert data.video(2).shape == (10, 3, 32, 32)
     assert torch.equal(data.video(2)[5], sample.inputs["visual"])
+    for size in (32, 64, 256):  # the short side as it is stored is 64
+        data = ShardDataset(folder, "train", size=size)
+        frames, whole = data.shown(2)
+        assert torch.equal(frames, data.video(2))
+        np.testing.assert_array_equal(whole, data.frame(2, 5, whole=True).permute(1, 2, 0).numpy())
     tone = torch.from_numpy(sine(1, 16000, 300))[: len(sample.inputs["audio"])]
     assert float((sample.inputs["audio"] - tone)[500:15000].square().mean().sqrt()) < 0.02
     with pytest.raises(DataError, match="frame 10 of clips that hold 10"):
         data.sample(0, 10)
     with pytest.raises(IndexError):
         data.sample(6, 0)
+
+
+def test_a_clip_is_shown_with_each_frame_decoded_once(folder, monkeypatch):
+    data, read = ShardDataset(folder, "train", size=32), []
+    frame = data.frame
+    monkeypatch.setattr(data, "frame", lambda index, k, **how: read.append(k) or frame(index, k, **how))
+    data.shown(2)
+    assert sorted(read) == list(range(10))
 
 
 def test_webdataset_and_tar_read_the_same(folder):
@@ -108,6 +123,13 @@ def test_shared_with_processes(folder, method):
     assert queue.get() == pytest.approx(expected)
     process.join()
     assert len(pickle.dumps(data)) < 1000
+
+
+def test_nothing_is_said_when_python_ends_before_it(folder):
+    """What a module holds may be gone by then."""
+    code = f"from equiav.data import ShardDataset; data = ShardDataset({str(folder)!r}, None); data.waveform(0)"
+    run = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert run.stderr == ""
 
 
 def test_loaders_read_it_with_workers(folder):

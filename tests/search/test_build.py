@@ -24,6 +24,7 @@ from equiav.search import Hit, ask, build, index_folder, sound_of, write_results
 from equiav.types import Clip
 from tests.inference.models import random_model, saved_model
 from tests.media.making import sine, write_media
+from tests.search.making import entries
 
 
 @pytest.fixture(scope="module")
@@ -291,6 +292,18 @@ def test_a_source_that_is_not_there_makes_no_index(tmp_path):
     with pytest.raises(EquiAVError, match="no such folder or list of media"):
         run("index", tmp_path / "typo", tmp_path / "index", "--model", saved_model(tmp_path / "model"))
     assert not (tmp_path / "index").exists()
+
+
+def test_portions_grow_with_the_index(index, monkeypatch):
+    """Each commit reads the whole database: as many for every so many entries would cost with the square of them."""
+    monkeypatch.setattr(build, "COMMIT_ENTRIES", 4)
+    monkeypatch.setattr(build, "COMMIT_MOST", 16)
+    sizes, add = [], index.add
+    monkeypatch.setattr(index, "add", lambda new, made_by: sizes.append(len(new)) or add(new, made_by=made_by))
+    files = ((entry.clip.id, [entry], []) for entry in entries(100))
+    build._fill(index, Embedder(random_model()), files, total=100, known=0, unit="files", progress=lambda line: None)
+    assert sizes == [4, 4, 4, 4, 4, 5, 6, 7, 9, 11, 14, 16, 12]
+    assert len(index) == 100
 
 
 def test_another_model_may_not_fill_it(media, index):

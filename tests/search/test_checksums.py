@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +164,26 @@ def test_an_earlier_format_gets_checksums(whole, tmp_path, version):
     content[9] ^= 1
     (folder / "audio.owners").write_bytes(content)
     assert "audio.owners is damaged" in verify_index(folder)[0]
+
+
+def test_a_thumbnail_is_compared_once(whole, tmp_path, monkeypatch, caplog):
+    """And again once its file is another; also by whoever opens the index anew."""
+    folder, read = tmp_path / "index", []
+    shutil.copytree(whole, folder)
+    intact = sys.modules["equiav.search.index"].intact
+    monkeypatch.setattr("equiav.search.index.intact", lambda content: read.append(content) or intact(content))
+    query = Query(unit(5, 1)[0], None, DIGEST)
+    index = equiav.Index.open(folder)
+    shown = [hit.thumbnail for hit in index.search(query, k=70) if hit.thumbnail]
+    assert [hit.thumbnail for hit in index.search(query, k=70) if hit.thumbnail] == shown
+    assert len(read) == len(shown) == 6
+    content = shown[0].read_bytes()
+    shown[0].write_bytes(content[:50] + bytes([content[50] ^ 1]) + content[51:])
+    assert [hit.thumbnail for hit in index.search(query, k=70) if hit.thumbnail] == shown[1:]
+    assert f"{shown[0]} is damaged and not shown" in caplog.text
+    assert len(read) == 7
+    equiav.Index.open(folder).search(query, k=70)
+    assert len(read) == 13
 
 
 def test_vectors_of_odd_length_have_checksums(tmp_path):

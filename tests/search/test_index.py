@@ -344,7 +344,7 @@ def test_thumbnails_are_on_the_disk_before_their_entries(tmp_path, monkeypatch):
     """And so are the names of their folders, each asked for once."""
     index = equiav.Index.create(tmp_path / "index", random_model())
     done = []
-    monkeypatch.setattr(sys.modules["equiav.search.index"], "sync_path", done.append)
+    monkeypatch.setattr(sys.modules["equiav.search.index"], "sync_paths", done.extend)
     monkeypatch.setattr(index.store, "add", lambda entries: done.append("entries"))
     picture = np.zeros((4, 6, 3), np.uint8)
     index.add([replace(entry, picture=picture) for entry in entries(40)], made_by=DIGEST)
@@ -353,6 +353,19 @@ def test_thumbnails_are_on_the_disk_before_their_entries(tmp_path, monkeypatch):
     assert len(thumbnails) == 40
     assert sorted(done[:-1]) == sorted([*thumbnails, *folders])
     assert done[-1] == "entries"
+
+
+def test_entries_are_read_many_at_a_time(tmp_path, monkeypatch):
+    """In the order asked for, whatever fits into one statement."""
+    index = equiav.Index.create(tmp_path / "index", random_model())
+    index.add(entries(100), made_by=DIGEST)
+    statements = []
+    index.store._sql.set_trace_callback(statements.append)
+    index.search(asked(), k=10)
+    assert sum("FROM entries" in line for line in statements) == 1
+    monkeypatch.setattr(sys.modules["equiav.search.store"], "ASKED", 3)
+    assert [hit.clip.id for hit in index.search(asked(), k=10)] == nearest(entries(100), asked().vector, "visual", 10)
+    assert list(index.store._column("id", [70, 5, 10**6, 99, 5, 0])) == [70, 5, 99, 0]
 
 
 def test_places_that_hold_no_index(tmp_path):

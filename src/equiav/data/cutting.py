@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -28,7 +27,6 @@ from equiav.media import (
     SAMPLE_RATE,
     Cut,
     Excerpt,
-    FilterBank,
     Limits,
     cuts,
     open_media,
@@ -300,6 +298,11 @@ class Cutter:
 
 def statistics(waveform: NDArray[np.int16] | None, sample_rate: int) -> tuple[float, float, float]:
     """Sum, sum of squares and number of the values of a clip's spectrogram, padding left out."""
+    # Only processes that cut need torch; not the one that hands out the files, and none that merges.
+    import torch
+
+    from equiav.media import FilterBank
+
     bank = FilterBank(sample_rate=sample_rate)
     if waveform is None or len(waveform) < bank.window:
         return 0.0, 0.0, 0.0

@@ -129,7 +129,7 @@ def prepare(
         numbers = range(part[0] - 1, len(sources), part[1])
         cutter = Cutter(out / WORK, settings, Limits(wall=wall))
         # Files look at their own watch; the parent's is for those that hang where no watch is looked at.
-        processes = Workers(workers, patience=1.5 * wall + 5, preload=(__name__,))
+        processes = Workers(workers, patience=1.5 * wall + 5, preload=(__name__, "equiav.media.spectrogram"))
         with processes, Journal(out / WORK / JOURNAL, sources, {} if published else copies) as journal:
             jobs = ((n, sources[n]) for n in numbers if n not in journal)
             if engine == "ray":

@@ -26,7 +26,7 @@ from equiav.media.clips import (
     read_windows,
     usable_span,
 )
-from equiav.media.container import PICTURES, SAMPLE_RATES, Limits, read_image
+from equiav.media.container import PICTURES, SAMPLE_RATES, Limits, middle_square, read_image
 from equiav.media.pieces import Piece, audible, read_pieces, thumbnail
 from equiav.media.scaling import square_frames
 from equiav.media.workers import CRASHED, Failure, Workers, decoded_in, keep_memory, streamed_in, tick
@@ -84,6 +84,7 @@ __all__ = [
     "frame_times",
     "keep_memory",
     "mel_bank",
+    "middle_square",
     "normalise",
     "open_media",
     "power_range",

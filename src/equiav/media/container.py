@@ -187,13 +187,17 @@ def read_image(
         raise MediaError(path, f"cannot be read as an image ({reason})") from error
     except MemoryError as error:
         raise MediaError(path, "cannot be decoded within the memory allowed") from error
-    if side is not None and image.size != (side, side):
-        short = min(image.size)
-        left, top = (image.width - short) / 2, (image.height - short) / 2
-        # Scaling only the middle is scaling the whole and taking the middle, for less.
-        box = (left, top, left + short, top + short)
-        image = image.resize((side, side), Image.Resampling.BICUBIC, box=box)
-    return np.array(image)
+    return np.array(image if side is None else middle_square(image, side))
+
+
+def middle_square(image: Image.Image, side: int) -> Image.Image:
+    """The middle square of an image, scaled to `side` pixels."""
+    if image.size == (side, side):
+        return image
+    short = min(image.size)
+    left, top = (image.width - short) / 2, (image.height - short) / 2
+    # Scaling only the middle is scaling the whole and taking the middle, for less.
+    return image.resize((side, side), Image.Resampling.BICUBIC, box=(left, top, left + short, top + short))
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

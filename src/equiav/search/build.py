@@ -36,7 +36,7 @@ from equiav.types import Clip
 
 logger = logging.getLogger(__name__)
 
-COMMIT_ENTRIES = 1024
+COMMIT_ENTRIES, COMMIT_MOST = 1024, 4096  # more as the index grows: each commit reads its whole database
 COMMIT_SECONDS = 60.0
 PROGRESS_SECONDS = 2.0
 EMBEDDED = 4  # files that are embedded at a time
@@ -269,9 +269,8 @@ def _prepared(index: Index, embedder: Embedder, clips: ShardDataset, i: int, mor
     def entry() -> Iterator[Entry]:
         has = clips.has(i)
         wave = resampled(clips.waveform(i), clips.sample_rate, embedder.rate) if "audio" in has else None
-        frames = clips.video(i) if "visual" in has else None
+        frames, picture = clips.shown(i) if "visual" in has else (None, None)
         ((audio, visual),) = embedder.clips([(wave, frames)])
-        picture = clips.frame(i, clips.frames // 2, whole=True).permute(1, 2, 0).numpy() if "visual" in has else None
         row = int(clips.rows[i])
         start, seconds = (float(x) for x in clips.index.times[row])
         clip = Clip(
@@ -345,7 +344,7 @@ def _fill(
             bad += reasons
             used += bool(mine)
             now, done = time.monotonic(), len(seen)
-            if len(waiting) >= COMMIT_ENTRIES or now - committed > COMMIT_SECONDS:
+            if len(waiting) >= min(max(COMMIT_ENTRIES, added // 4), COMMIT_MOST) or now - committed > COMMIT_SECONDS:
                 commit()
             if now - spoken >= PROGRESS_SECONDS or done >= total:
                 spoken = now

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from equiav.checkpoint import same_model
 from equiav.errors import DataError, EquiAVError
 from equiav.hub import on_hub
 from equiav.inference import Embedder, LoadedModel, Picture, Sound, Video, joint
-from equiav.io import SUMS, check_sums, sync_path, write_json, write_whole
+from equiav.io import SUMS, check_sums, sync_paths, write_json, write_whole
 from equiav.media import thumbnail
 from equiav.search.database import REMEDY
 from equiav.search.milvus import MilvusStore, is_file, same_store
@@ -44,6 +45,7 @@ FORMAT = 3  # in format 1 a local store had no database, in format 2 nothing had
 MARK = b"sha256"  # between a thumbnail and its checksum, where whoever shows it has stopped reading
 UNIT = 1e-3  # how far a unit vector's length may be off
 MOST = 10_000  # results of one search
+SHOWN = 100_000  # thumbnails that are remembered as compared
 ALL = ("both", "all")  # names of all modalities together
 
 
@@ -55,6 +57,8 @@ class Index:
 
     def __init__(self, folder: Path, about: dict[str, Any], store: Store) -> None:
         self.folder, self.about, self.store = folder, about, store
+        # A thumbnail is compared with its checksum when it is first shown, and again once its file is another.
+        self._whole = lru_cache(SHOWN)(lambda place, modified, size: intact(place.read_bytes()))
 
     @classmethod
     def create(
@@ -172,8 +176,7 @@ class Index:
                     write_whole(places[-1], checked, sync=False)
             # All on the disk before the entries are, and folders once: nobody asks for a picture without an entry.
             folders = {folder for place in places for folder in (place.parent, place.parents[1], self.folder)}
-            for path in (*places, *folders):
-                sync_path(path)
+            sync_paths((*places, *folders))
             self.store.add(new)
         return len(new)
 
@@ -212,7 +215,8 @@ class Index:
         """Where the thumbnail of an entry is, if it has one; a damaged one is none, and is told of in the log."""
         place = self._thumbnail(id)
         try:
-            if intact(place.read_bytes()):
+            status = place.stat()
+            if self._whole(place, status.st_mtime_ns, status.st_size):
                 return place
         except OSError:
             return None

@@ -41,6 +41,7 @@ TAIL = 8192  # vectors that may wait outside the compressed index; each search c
 RETRAIN = 1.5  # growth since training that asks for new lists
 MASKS = 32  # filters whose answers are remembered
 PAGE = 4096  # entries read at a time
+ASKED = 500  # entries asked for by number in one statement; SQLite may take no more than 999
 LINES = 20  # damaged vectors of a side that are named one by one
 
 Mask = NDArray[np.bool_]
@@ -242,10 +243,12 @@ class LocalStore:
 
     def _column(self, name: Literal["id", "clip"], numbers: Iterable[int]) -> dict[int, Any]:
         """A column of entries by their numbers, as it is stored; those removed since are left out."""
-        find = f"SELECT {name} FROM entries WHERE number = ?"
+        asked, rows = list(numbers), dict[int, Any]()
         with self._lock, told(self.folder):
-            rows = {number: self._sql.execute(find, (number,)).fetchone() for number in numbers}
-        return {number: row[0] for number, row in rows.items() if row is not None}
+            for some in (asked[start : start + ASKED] for start in range(0, len(asked), ASKED)):
+                find = f"SELECT number, {name} FROM entries WHERE number IN ({','.join('?' * len(some))})"
+                rows.update(self._sql.execute(find, some))
+        return {number: rows[number] for number in asked if number in rows}
 
     def _candidates(self, vector: Vector, part: Part, index: Any, k: int, allowed: Mask | None) -> Any:
         """Rows to compare exactly: all that may be found, or in a large index those the compressed one proposes."""
