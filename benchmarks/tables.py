@@ -148,7 +148,7 @@ def retrieval(r: dict[str, Any]) -> str:
 def search(*records: dict[str, Any]) -> str:
     rows = []
     for r, noise, run in ((one, *item) for one in records for item in one["noise"].items()):
-        made, found, default = run["build"], run["search"], run["search"]["default"]
+        made, default = run["build"], run["search"]["default"]
         rows.append([
             f"{r['count']:,}", noise, f"{made['cpu_seconds'] / 60:.1f}", f"{made['peak_anonymous_mb']:.0f}",
             f"{made['compressed_mb']:.0f}",
