@@ -509,7 +509,6 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "retrieval": (("retrieval.json",), retrieval),
     "before_after": (("before_after.json",), before_after),
     "recipe_keys": ((), recipe_keys),  # from the code
-    "scarce": ((), lambda: variants("scarce")),  # from results/ablation
     "chosen": ((), lambda: variants("rate_chosen")),
     "demo": ((), lambda: variants("demo")),
     "hypotheses": ((), hypotheses),
