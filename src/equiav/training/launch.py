@@ -1,4 +1,4 @@
-"""Training on all cores of one machine: one process per core is half as fast again as one process with many threads."""
+"""Training on all cores of one machine: one process per core, with one thread each."""
 
 from __future__ import annotations
 
