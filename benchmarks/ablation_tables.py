@@ -148,7 +148,10 @@ def ratios() -> tuple[list[str], list[list[str]], str]:
                 low, high = (math.exp(end) for end in found.interval)
                 cells.append(f"{math.exp(found.mean):.1f} ({low:.1f} to {high:.1f})")
         rows.append([what, *(cells or ["", ""])])
-    note = "Geometric means over seeds, with 95 % intervals. Exploratory: the plan asks for differences."
+    note = (
+        "MRR of EquiAV divided by that of plain contrast: geometric means over seeds, with 95 % intervals. "
+        "Exploratory: the plan asks for differences."
+    )
     return ["training clips", "video to audio", "audio to video"], rows, note
 
 
