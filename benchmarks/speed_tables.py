@@ -40,7 +40,7 @@ def memory(r: dict[str, Any], cached: dict[str, Any] | None = None) -> Made:
     header = ["peak memory of a step, GB", *(f"{n} clips" for n in r["batches"]), "CPU-s per clip"]
     note = (
         f"{r['size'].capitalize()} model; {r['state_gb']:.1f} GB of it are parameters, gradients and AdamW's moments; "
-        f"the gradient cache takes portions of {r['portion']} clips. Blank: more than the machine holds. "
+        f"the gradient cache takes portions of {r['portion']} clips. Blank: not run. "
         "The same gradients every way (`tests/training/test_memory_options.py`)."
     )
     if cached:
